@@ -1,20 +1,24 @@
 """out[i] = whether elements[i] equals any of the test elements.
 
-Few test elements are compared with each of the elements in registers, and so are more of them if
-there are few elements. Otherwise, each program makes some more a bitmap in shared memory if they
-lie close together, and else a search tree there. Many become a set in device memory, which is a bitmap, a search tree or a hash set, and is
-built and then probed; if the elements are far fewer, they become the set. If the L2 does
-not hold the set of the test elements, a filter rejects most elements, and the others become the
-set. The variants, which depend on shapes and dtypes alone so that nothing waits for the GPU, are in
-`_isin/plan.py`.
+Few test elements are held in registers, and each element is compared with all of them. The same is
+done with more test elements if there are few elements. Otherwise, some more test elements become a
+set in the shared memory of each program: a bitmap if they lie close together, else a search tree.
+Many become a set in device memory: a bitmap, a search tree or a hash set, which is built and then
+probed. If the elements are far fewer, they become the set. If the L2 does not hold the set of the
+test elements, a filter rejects most elements, and the others become the set. The variants are in
+`_isin/plan.py`. They depend on shapes and dtypes alone, so that nothing waits for the GPU.
 
-Bytes: elements and test elements are read once, and one byte is written for each element. A set
-comes on top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types;
-for others 4 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8, or up to
-2^16 in all; a byte or 4 to 8 more for each slot if the elements are the set, and up to 3.5 words more
-for each member if there is a filter; 512 MiB for the full bitmap of a 32-bit type. Source: FlagGems'
-isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It continues with a
-binary search in sorted test elements.
+Bytes: elements and test elements are read once, and one byte is written for each element. A set in
+device memory comes on top, with a header of 16 words and a table:
+
+- 128 B for 8-bit types, 8 KB for 16-bit types, 512 MiB for the full bitmap of a 32-bit type;
+- for others, 4 to 8 slots of 4 or 8 bytes for each member, or up to 32 for each of few members;
+- if the elements are the set, also at least one slot for 8 test elements, of up to 2^20 test
+  elements; and for each slot another byte, or 4 to 8 bytes for a second bitmap;
+- if there is a filter, up to 3.5 words more for each member.
+
+Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It
+continues with a binary search in sorted test elements.
 """
 
 from __future__ import annotations

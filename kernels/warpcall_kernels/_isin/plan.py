@@ -2,9 +2,9 @@
 
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
-| COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
-| SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
-| SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | search.py |
+| COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few_plan.py, few.py |
+| SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
+| SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | few_plan.py, search.py |
 | SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
@@ -37,7 +37,7 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._isin.few import compare_kernel
+from warpcall_kernels._isin.few_plan import plan_compare, plan_scan, plan_search
 from warpcall_kernels._isin.filtered_plan import plan_filtered
 from warpcall_kernels._isin.kernels import (
     build_kernel,
@@ -46,9 +46,7 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.marks import collect_kernel, keep_kernel, mark_kernel
-from warpcall_kernels._isin.rule import Variant, choose, scanned_size
-from warpcall_kernels._isin.scan import scan_kernel
-from warpcall_kernels._isin.search import search_kernel
+from warpcall_kernels._isin.rule import Variant, choose
 from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
     RANGES,
@@ -56,90 +54,58 @@ from warpcall_kernels._isin.table import (
     Kind,
     SetPlan,
     Table,
+    key_of,
 )
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launches
 
-# The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other
+# The constants were measured on an H200 or H100 (compute capability 9.0, 132 multiprocessors). Every other
 # GPU uses them, too, and may lose speed by it, never correctness. `python -m bench.kernels tune
-# isin` measures them again. Times are from an H200.
+# isin` measures some of them again. Times are from an H100 unless a comment names an H200.
 
-# COMPARE
-LEAST_TESTS = 4  # test elements that are compared at least; past the end, the last one again
-SHORT_BLOCK = 128  # elements of a program, 1 for each thread, if there are fewer than SOME
-SOME = 1 << 17
-COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warps
-# SCAN
-SCANNED_BYTES = 16  # of test elements that a thread reads in one access
-# Programs, unless each would have more elements than these, by the bytes of a value (2 for 1, too).
-SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
-# More elements of 64 bits than these have half as many programs. 2^11 in 2^14 on an H100: 8.5 us, 10.
-WIDE_SCANNED = 1 << 10
-# The most elements of a program times its warps, because registers are few; and the most warps.
-SCAN_LIMIT, SCAN_WARPS = 128, 16
-# Test elements from which on a thread of a program of 16 elements reads twice before it compares. 2^12
-# int64 in 2^14 on an H100: 11.6 us, 12.0 with one access.
-TWICE_SCANNED = 1 << 12
-# SEARCH
-# Elements of a program and its warps, by the test elements from which on they are taken.
-SEARCHING = ((512, 2048, 8), (0, 1024, 4))
-# Words of 32 bits of the bitmap, by the same.
-SEARCHED_WORDS = ((512, 64), (0, 32))
-# Warps of all programs, each of which makes a set, if there are elements for more; and those for SOME_WIDE
-# keys of 64 bits or more, whose sets take longer to make. On an H100, dense and sparse: 2^26 int32 in 2^4
-# 121 and 122 us, 124 and 125 with twice as many; 2^22 int64 in 2^7 18.9 and 26.7 us, 20.4 and 29.2 with the
-# former.
-SEARCHING_WARPS, WIDE_SEARCHING_WARPS, SOME_WIDE = 132 * 32, 132 * 16, 1 << 21
-# Warps with one block a program from which on each looks up two, and makes half as many sets. 2^20 sparse
-# int32 in 2^8 on an H100: 9.9 us, 11.4 with one.
-TWICE_SEARCHED = 132 * 16
-
-BLOCK = 1024  # elements of a program of the other kernels with few, long programs
-PREPARING = 128  # programs that zero the workspace and find the range
-# Members up to which each program that builds combines these ranges; for more there is a launch
-# that does. 2^10 sparse int32 in 2^20: 62 us, and 76 with two launches and a memset before the build.
+# LARGE, REVERSED and FILTERED: zeroing the table, and finding the range of the members
+BLOCK = 1024  # words or members that one of the few programs of this step handles at a time
+PREPARING = 128  # programs of this step, each of which finds the range of its members
+# Members up to which each program that builds combines these ranges. For more, another launch does. 2^10
+# sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the build.
 FUSED_N = 1 << 22
-
-# A program that builds or probes a large set: its elements and warps. Few of its threads wait for
-# the longest probe. 2^24 int32 in 2^20: 200 us, 17 % less than with 512 elements.
-SET_BLOCK = 128
-SET_WARPS = 2
-# Blocks that a program probes one after the other if there are enough programs even so. 2^24 int64 in
-# 2^20: 260 us, 6 % less than one block for each program.
-SET_BLOCKS = 4
-ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
-
-# Up to so many values, a program of LARGE and REVERSED has so few, and one warp, which waits for no other.
-# 2^12 int32 in 2^16 by LARGE with 4 slots for each test element on an H100, sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2
-# warps.
-FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of others:
-# 2^12 sparse int32 in 2^22 on an H100 by REVERSED: 58 us, 50 one after the other.
+# Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of
+# others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one after the other.
 OVERLAPPING = 1 << 20
-# LARGE
-# Values of a program of one warp, if there are up to so many. 2^12 sparse int32 in 2^14 on an H100: 10.1 us,
-# 10.7 with FEW_BLOCK.
+
+# LARGE and REVERSED: programs that build or probe
+# Values of a program and its warps. Few threads wait then for the longest probe. 2^24 int32 in 2^20 on an
+# H200: 200 us, 240 with 512 values.
+SET_BLOCK, SET_WARPS = 128, 2
+# The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16 by LARGE:
+# 18.9 us, 27.1 with those above.
+FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
+# LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12 sparse int32
+# in 2^14: 10.1 us, 10.7 with FEW_BLOCK.
 FEWEST_VALUES, FEWEST_BLOCK = 1 << 16, 32
-# Slots for each of few members of LARGE and REVERSED, of which few have to be looked for twice then.
+# Blocks that a program of LARGE probes one after the other, if there are still at least ALL_WARPS warps, as
+# many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
+SET_BLOCKS, ALL_WARPS = 4, 132 * 64
+
+# LARGE and REVERSED: the table
+# Slots for each member. Few members have to be looked for in a second slot then. 2^12 sparse int32 in 2^14 by
+# LARGE: 10.1 us, 11.5 with 4 slots.
 SLOTS_OF_FEW = 16
-# Most bytes of a table of LARGE with these. If there are more than MANY elements and keys have 32 bits, it
-# has at most L1_SLOTS slots, which fit into the L1. 2^12 sparse int32 in 2^14 on an H100: 10.1 us, 11.5 with 4
-# slots for each; 2^24 in 2^12: 79 us, 103 with 16 slots for each, 99 with 4.
+# Limits of a table of LARGE that has them: FEW_BYTES; and L1_SLOTS, which fit into the L1, if more than MANY
+# elements with keys of 32 bits are looked up. 2^24 in 2^12: 79 us, 103 with FEW_BYTES only.
 FEW_BYTES, MANY, L1_SLOTS = 4 << 20, 1 << 21, 1 << 15
-# REVERSED
-# Most slots of a table with SLOTS_OF_FEW for each element.
+# The limit of a table of REVERSED that has them.
 FEW_SLOTS = 1 << 18
-# At least one slot for so many test elements, if there are up to BITMAP_TESTS: a bitmap in their place holds
-# a range of four times as many values. With more test elements, a smaller hash set is faster: 101 int32 in
-# 2^22 on an H100: 33 us with 2^16 slots, 39 with 2^18.
+# A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test elements. A bitmap
+# in its place holds a range of four values for each test element then. With more test elements, a smaller
+# hash set is faster: 101 int32 in 2^22: 33 us with 2^16 slots, 39 with 2^18.
 TESTS_A_SLOT, BITMAP_TESTS = 8, 1 << 20
-# Members up to which slots are not read before the atomics, which contend if keys are equal. On an H100,
-# 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read. 2^12 in 2^18 test elements of which 9
-# in 10 are equal: 187 us, 186 if slots are read.
+# Members up to which an insertion does not read a slot before its atomic. For more, a read keeps atomics of
+# equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read.
 UNREAD = 1 << 18
-# Test elements from which on dense elements have a bitmap of their own beside that of the marks. 2^12
-# dense int32 in 2^18 on an H100: 12.8 us, LARGE, where all test elements set bits, 15.6.
+# Test elements from which on dense elements of REVERSED have a bitmap beside that of the marks. 2^12 dense
+# int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.
 TWO_BITMAPS = 1 << 17
 
 # Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
@@ -191,11 +157,11 @@ def launches(
     """The launches of a variant. `words` are the Triton dtypes that the tensors are read as, or None."""
     call = {"m": m, "n": n, "INVERT": invert, "COMMON": common}
     if variant is Variant.COMPARE:
-        return _compare(call, m, n, words)
+        return plan_compare(call, words)
     if variant is Variant.SEARCH:
-        return _search(call, common, m, n, words)
+        return plan_search(call, words)
     if variant is Variant.SCAN:
-        return _scan(call, common, m, n, words)
+        return plan_scan(call, words)
     if variant is Variant.FILTERED:
         table = Table.of(common, n, small=False)
         kept = CandidateSet.of(table, m)
@@ -209,70 +175,6 @@ def launches(
     return _large(common, m, n, invert, words)
 
 
-def _compare(call: Mapping[str, Any], m: int, n: int, words: Sequence[Any]) -> Launch:
-    block = COMPARED_BLOCK if m >= SOME else SHORT_BLOCK
-    tests = max(LEAST_TESTS, triton.next_power_of_2(n))
-    arguments = {**call, "TESTS": tests, "BLOCK": block}
-    grid = (triton.cdiv(m, block),)
-    return Launch(compare_kernel, grid, arguments, (*words, None), Variant.COMPARE)
-
-
-def _search(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[Any]) -> Launch:
-    block, warps = next((block, warps) for least, block, warps in SEARCHING if n >= least)
-    bitmap = next(count for least, count in SEARCHED_WORDS if n >= least)
-    every = triton.cdiv(m, block)
-    many_wide = common.primitive_bitwidth == 64 and m >= SOME_WIDE
-    all_warps = WIDE_SEARCHING_WARPS if many_wide else SEARCHING_WARPS
-    blocks = triton.cdiv(every, all_warps // warps)
-    blocks = max(blocks, 2 if every * warps > TWICE_SEARCHED else 1)
-    arguments = {
-        **call,
-        "KEY": _key(common),
-        "LEVELS": max(1, (n - 1).bit_length()),
-        "WORDS": 0 if common.is_floating() else bitmap,
-        "BLOCK": block,
-        "BLOCKS": blocks,
-        "num_warps": warps,
-    }
-    grid = (triton.cdiv(m, block * blocks),)
-    return Launch(search_kernel, grid, arguments, (*words, None), Variant.SEARCH)
-
-
-def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[Any]) -> Launch:
-    elements, loads, warps = scanning(common, m, n)
-    vector = SCANNED_BYTES // scanned_size(common)
-    chunks = triton.cdiv(n, 32 * warps * vector * loads)
-    arguments = {
-        **call,
-        "starts": 1 << (chunks.bit_length() - 1),
-        "KEY": _key(common),
-        "ELEMENTS": elements,
-        "VECTOR": vector,
-        "LOADS": loads,
-        "THREADS": 32 * warps,
-        "num_warps": warps,
-    }
-    grid = (triton.cdiv(m, elements),)
-    return Launch(scan_kernel, grid, arguments, (*words, None), Variant.SCAN)
-
-
-def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
-    """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
-    size = scanned_size(common)
-    most = SCANNING // 2 if size == 8 and m > WIDE_SCANNED else SCANNING
-    elements = min(triton.next_power_of_2(triton.cdiv(m, most)), SCANNED_ELEMENTS[size])
-    programs = triton.cdiv(m, elements)
-    # Fewer warps if there are more programs, and not more than have test elements.
-    wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
-    warps = triton.next_power_of_2(wanted)
-    loads = 2 if elements == 16 and programs <= SCANNING and n >= TWICE_SCANNED else 1
-    return elements, loads, min(warps, SCAN_LIMIT // elements, SCAN_WARPS)
-
-
-def _key(common: Any) -> Any:
-    return tl.uint64 if common.primitive_bitwidth == 64 else tl.uint32
-
-
 def _shared(table: Table, common: Any) -> dict[str, Any]:
     """The arguments that all kernels of a set take."""
     return {
@@ -282,7 +184,7 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
         "SET": table.kind.value,
         "BUCKET": table.bucket,
         "COMMON": common,
-        "KEY": _key(common),
+        "KEY": key_of(common),
     }
 
 
@@ -302,7 +204,7 @@ def _prepare(
         "words": words,
         "RANGE": table.kind is Kind.EITHER,
         "COMMON": common,
-        "KEY": _key(common),
+        "KEY": key_of(common),
         "PROGRAMS": programs,
         "BLOCK": BLOCK,
         "PDL": pdl,

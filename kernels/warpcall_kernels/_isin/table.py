@@ -53,6 +53,11 @@ class Kind(StrEnum):
     EITHER = "either"
 
 
+def key_of(common: Any) -> Any:
+    """The Triton dtype of the keys of a dtype: see hash_set.py."""
+    return tl.uint64 if common.primitive_bitwidth == 64 else tl.uint32
+
+
 def kind_of(common: Any, n: int) -> Kind:
     """What n test elements become if they become a set."""
     bits = common.primitive_bitwidth

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.kernels.isin.forced import by_comparison, by_variant
-from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin import few_plan as module
 from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import SCANNED, SCANNED_PAIRS, Variant, choose
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.isin.forced import by_comparison, by_variant, planned
-from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin import few_plan as module
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels.op.launch import Launch
 
