@@ -1,4 +1,5 @@
-"""How isin is launched if each program does all the work for its elements: COMPARE, SCAN and SEARCH.
+"""How isin is launched if each program does all the work for its elements: COMPARE, SCAN and
+SEARCH.
 
 Each takes one launch, without a set in device memory.
 """
@@ -26,28 +27,28 @@ SHORT_BLOCK, COMPARED_BLOCK, SOME = 128, 1024, 1 << 17
 
 # SCAN
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
-# SCANNING is the number of programs, unless each would have more elements than SCANNED_ELEMENTS, which
-# has the bytes of a value as keys (2 for 1, too).
+# SCANNING is the number of programs, unless each would have more elements than SCANNED_ELEMENTS,
+# which has the bytes of a value as keys (2 for 1, too).
 SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
-# More elements of 64 bits than these have half as many programs. 2^11 in 2^14: 8.5 us, 10 with as many.
+# More elements of 64 bits than these have half as many programs. 2^11 in 2^14: 8.5 us, 10 with all.
 WIDE_SCANNED = 1 << 10
 # The most warps, and the most elements of a program times its warps, because registers are few.
 SCAN_WARPS, SCAN_LIMIT = 16, 128
-# Test elements from which on a thread of a program of 16 elements reads twice before it compares. 2^12
-# int64 in 2^14: 11.6 us, 12.0 with one access.
+# Test elements from which on a thread of a program of 16 elements reads twice before it compares.
+# 2^12 int64 in 2^14: 11.6 us, 12.0 with one access.
 TWICE_SCANNED = 1 << 12
 
-# SEARCH. The first entry with at most so many test elements is taken.
+# SEARCH. Of the next two, the first entry of whose test elements there are as many is taken.
 SEARCHING = ((512, 2048, 8), (0, 1024, 4))  # test elements; elements of a program and its warps
 SEARCHED_WORDS = ((512, 64), (0, 32))  # test elements; words of 32 bits of the bitmap
-# Each program makes a set. So there are only programs for this number of warps in all, whose blocks of
-# elements interleave. 2^26 sparse int32 in 2^4: 122 us, 125 with twice as many warps.
+# Each program makes a set. So there are only programs for this number of warps in all, whose blocks
+# of elements interleave. 2^26 sparse int32 in 2^4: 122 us, 125 with twice as many warps.
 SEARCHING_WARPS = 132 * 32
-# The same for SOME_WIDE keys of 64 bits or more, whose sets take longer to make. 2^22 sparse int64 in 2^7:
-# 26.7 us, 29.2 with twice as many.
+# The same for SOME_WIDE keys of 64 bits or more, whose sets take longer to make. 2^22 sparse int64
+# in 2^7: 26.7 us, 29.2 with twice as many.
 WIDE_SEARCHING_WARPS, SOME_WIDE = 132 * 16, 1 << 21
-# If programs of one block have more warps than this in all, each has at least two blocks. 2^20 sparse int32
-# in 2^8: 9.9 us, 11.4 with one.
+# If programs of one block have more warps than this in all, each has at least two blocks. 2^20
+# sparse int32 in 2^8: 9.9 us, 11.4 with one.
 TWICE_SEARCHED = 132 * 16
 
 

@@ -10,9 +10,9 @@
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
 | REVERSED | 2 or 4 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | marks.py |
 
-The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a search
-tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in place of
-EITHER: see small_plan.py.
+The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
+search tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in
+place of EITHER: see small_plan.py.
 
 | set | taken when | why |
 | --- | --- | --- |
@@ -60,52 +60,56 @@ from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launches
 
-# The constants were measured on an H200 or H100 (compute capability 9.0, 132 multiprocessors). Every other
-# GPU uses them, too, and may lose speed by it, never correctness. `python -m bench.kernels tune
-# isin` measures some of them again. Times are from an H100 unless a comment names an H200.
+# The constants were measured on an H200 or H100 (compute capability 9.0, 132 multiprocessors).
+# Every other GPU uses them, too, and may lose speed by it, never correctness. Times are from an
+# H100 unless a comment names an H200. `python -m bench.kernels tune isin` measures some again.
 
 # LARGE, REVERSED and FILTERED: zeroing the table, and finding the range of the members
 BLOCK = 1024  # words or members that one of the few programs of this step handles at a time
 PREPARING = 128  # programs of this step, each of which finds the range of its members
-# Members up to which each program that builds combines these ranges. For more, another launch does. 2^10
-# sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the build.
+# Members up to which each program that builds combines these ranges. For more, another launch does.
+# 2^10 sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the
+# build.
 FUSED_N = 1 << 22
-# Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of
-# others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one after the other.
+# Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the
+# place of others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one after the other.
 OVERLAPPING = 1 << 20
 
 # LARGE and REVERSED: programs that build or probe
-# Values of a program and its warps. Few threads wait then for the longest probe. 2^24 int32 in 2^20 on an
-# H200: 200 us, 240 with 512 values.
+# Values of a program and its warps. Few threads wait then for the longest probe. 2^24 int32 in 2^20
+# on an H200: 200 us, 240 with 512 values.
 SET_BLOCK, SET_WARPS = 128, 2
-# The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16 by LARGE:
-# 18.9 us, 27.1 with those above.
+# The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16
+# by LARGE: 18.9 us, 27.1 with those above.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12 sparse int32
-# in 2^14: 10.1 us, 10.7 with FEW_BLOCK.
+# LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12
+# sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK.
 FEWEST_VALUES, FEWEST_BLOCK = 1 << 16, 32
-# Blocks that a program of LARGE probes one after the other, if there are still at least ALL_WARPS warps, as
-# many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
+# Blocks that a program of LARGE probes one after the other, if there are still at least ALL_WARPS
+# warps, as many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
 SET_BLOCKS, ALL_WARPS = 4, 132 * 64
 
 # LARGE and REVERSED: the table
-# Slots for each member. Few members have to be looked for in a second slot then. 2^12 sparse int32 in 2^14 by
-# LARGE: 10.1 us, 11.5 with 4 slots.
+# Slots for each of few members. Few of them have to be looked for in a second slot then. 2^12
+# sparse int32 in 2^14 by LARGE: 10.1 us, 11.5 with 4 slots.
 SLOTS_OF_FEW = 16
-# Limits of a table of LARGE that has them: FEW_BYTES; and L1_SLOTS, which fit into the L1, if more than MANY
-# elements with keys of 32 bits are looked up. 2^24 in 2^12: 79 us, 103 with FEW_BYTES only.
+# Limits of a table of LARGE that has them: FEW_BYTES; and L1_SLOTS, which fit into the L1, if more
+# than MANY elements with keys of 32 bits are looked up. 2^24 in 2^12: 79 us, 103 with FEW_BYTES
+# only.
 FEW_BYTES, MANY, L1_SLOTS = 4 << 20, 1 << 21, 1 << 15
 # The limit of a table of REVERSED that has them.
 FEW_SLOTS = 1 << 18
-# A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test elements. A bitmap
-# in its place holds a range of four values for each test element then. With more test elements, a smaller
-# hash set is faster: 101 int32 in 2^22: 33 us with 2^16 slots, 39 with 2^18.
+# A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test
+# elements. A bitmap in its place holds a range of four values for each test element then. With more
+# test elements, a smaller hash set is faster: 101 int32 in 2^22: 33 us with 2^16 slots, 39 with
+# 2^18.
 TESTS_A_SLOT, BITMAP_TESTS = 8, 1 << 20
-# Members up to which an insertion does not read a slot before its atomic. For more, a read keeps atomics of
-# equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read.
+# Members up to which an insertion does not read a slot before its atomic. For more, a read keeps
+# atomics of equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots
+# are read.
 UNREAD = 1 << 18
-# Test elements from which on dense elements of REVERSED have a bitmap beside that of the marks. 2^12 dense
-# int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.
+# Test elements from which on dense elements of REVERSED have a bitmap beside that of the marks.
+# 2^12 dense int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.
 TWO_BITMAPS = 1 << 17
 
 # Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
@@ -154,7 +158,11 @@ def plan(elements: LayoutKey, test_elements: LayoutKey, invert: bool) -> Launch 
 def launches(
     variant: Variant, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> Launch | SetPlan:
-    """The launches of a variant. `words` are the Triton dtypes that the tensors are read as, or None."""
+    """The launches of a variant.
+
+    Args:
+        words: the Triton dtypes that elements and test elements are read as; None means their own.
+    """
     call = {"m": m, "n": n, "INVERT": invert, "COMMON": common}
     if variant is Variant.COMPARE:
         return plan_compare(call, words)

@@ -1,8 +1,9 @@
 """Which variant of isin a call takes, by its dtype and sizes.
 
-Nothing knows before the launch whether values are dense or sparse, so each limit here is the one whose
-worse case is better. The limits come from grids of sizes on an H200 and an H100
-(docs/benchmarks/isin-grid.md). Every other GPU has the same, and may lose speed by it, never correctness.
+Nothing knows before the launch whether values are dense or sparse, so each limit here is the one
+whose worse case is better. The limits come from grids of sizes on an H200 and an H100
+(docs/benchmarks/isin-grid.md). Every other GPU has the same, and may lose speed by it, never
+correctness.
 """
 
 from __future__ import annotations
@@ -25,27 +26,29 @@ MOST_SCANNED, MOST_PAIRS = 1 << 16, 1 << 27
 # LARGE has at least so many test elements or elements.
 LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 
-# COMPARE: (test elements, elements) up to which it is taken. 2^14 int64 in 2^7, sparse and dense: 5.1 and
-# 5.0 us, SCAN 5.2 and 5.6, SEARCH 6.7 and 5.0.
+# COMPARE: (test elements, elements) up to which it is taken. 2^14 int64 in 2^7, sparse and dense:
+# 5.1 and 5.0 us, SCAN 5.2 and 5.6, SEARCH 6.7 and 5.0.
 COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17), (1 << 7, 1 << 16))
 SHORT_COMPARED = 32  # test elements of 1 or 2 bytes up to which it is taken
 # SCAN is taken for more test elements than SCANNED_FROM and up to SCANNED_PAIRS pairs.
 SCANNED_FROM, SCANNED_PAIRS = 1 << 5, 1 << 25
-# Test elements and elements up to which SCAN is taken, by the bytes of a value (2 for 1, too). The first pair
-# with enough test elements decides. 2^12 sparse int64 in 2^12: 6.7 us, LARGE 9.5; 2^12 int32 in 2^14, sparse
-# and dense: 10.1 and 10.3 us, LARGE 10.1 and 8.3. Integers of 64 bits take longer if they are found.
+# Test elements and elements up to which SCAN is taken, by the bytes of a value (2 for 1, too). The
+# first pair with enough test elements decides. 2^12 sparse int64 in 2^12: 6.7 us, LARGE 9.5; 2^12
+# int32 in 2^14, sparse and dense: 10.1 and 10.3 us, LARGE 10.1 and 8.3. Integers of 64 bits take
+# longer if they are found.
 SCANNED = {
     2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
     4: ((1 << 7, 1 << 12), (1 << 15, 1 << 15), (1 << 16, 1 << 8)),
     8: ((1 << 7, 1 << 12), (1 << 11, 1 << 14), (1 << 15, 1 << 13)),
 }
-# REVERSED: (test elements, how many of them for each element) from which on it is taken. 2^20 int32 in 2^22
-# on an H200: 167 us, LARGE 395; 2^19 dense int64 in 2^20 on an H200: 75 us, LARGE 113. 2^12 int32 in 2^18,
-# sparse and dense: 14.4 and 13.9 us, LARGE 20.6 and 15.9; in 2^16: 12.6 and 10.9, LARGE 12.1 and 10.7.
+# REVERSED: (test elements, how many of them for each element) from which on it is taken. 2^20 int32
+# in 2^22 on an H200: 167 us, LARGE 395; 2^19 dense int64 in 2^20 on an H200: 75 us, LARGE 113. 2^12
+# int32 in 2^18, sparse and dense: 14.4 and 13.9 us, LARGE 20.6 and 15.9; in 2^16: 12.6 and 10.9,
+# LARGE 12.1 and 10.7.
 REVERSED = ((1 << 17, 4), (1 << 20, 2))
 REVERSED_MAX_M = 1 << 20  # elements up to which it is taken
-# FILTERED: most elements for each test element. The list of candidates has room for those that the filter
-# lets pass by mistake.
+# FILTERED: most elements for each test element. The list of candidates has room for those that the
+# filter lets pass by mistake.
 FILTERED_RATIO = 8
 FILTERED_MAX_M = (1 << 31) - 1  # most elements, whose numbers must fit into a key of 32 bits
 
@@ -54,13 +57,13 @@ class Rule(NamedTuple):
     """Where SEARCH, SMALL and FILTERED are taken, for keys of one width.
 
     Args:
-        searched: test elements and elements up to which SEARCH is taken. The first pair with enough test
-            elements decides.
+        searched: test elements and elements up to which SEARCH is taken. The first pair with enough
+            test elements decides.
         small_n: test elements of more than that up to which SMALL is taken.
         some: elements from which on SMALL is taken for up to SMALL_N test elements, too.
         most: elements up to which SMALL is taken for LEAST_LARGE test elements or more.
-        many: elements from which on SMALL may make sparse test elements a hash set. Fewer elements have a
-            search tree.
+        many: elements from which on SMALL may make sparse test elements a hash set. Fewer elements
+            have a search tree.
         tree_pairs: pairs up to which many elements have a search tree, too.
         filtered_n: test elements from which on FILTERED is taken.
         filtered_m: elements from which on FILTERED is taken.
@@ -76,12 +79,12 @@ class Rule(NamedTuple):
     filtered_m: int
 
 
-# Keys of 32 bits.
-# 2^22 in 2^7, sparse and dense: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
-# 2^20 in 2^10, sparse and dense: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
-# 2^26 in 2^10, sparse and dense: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
-# 2^26 sparse in 2^24 on an H200: FILTERED 989 us, LARGE 2,023; if all are in the set, 3,451 and 3,323.
-# 2^22 in 2^22, sparse and dense: FILTERED 215 and 174 us, LARGE 384 and 179.
+# Keys of 32 bits. Times of sparse and of dense values:
+# 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
+# 2^20 in 2^10: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
+# 2^26 in 2^10: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
+# 2^22 in 2^22: FILTERED 215 and 174 us, LARGE 384 and 179.
+# 2^26 sparse in 2^24 on an H200: FILTERED 989 us, LARGE 2,023; if all are found, 3,451 and 3,323.
 NARROW = Rule(
     searched=((1 << 8, 1 << 62), (1 << 9, 1 << 18)),
     small_n=1 << 11,
@@ -92,10 +95,10 @@ NARROW = Rule(
     filtered_n=1 << 22,
     filtered_m=1 << 22,
 )
-# Keys of 64 bits.
-# 2^22 in 2^7, sparse and dense: SEARCH 26.7 and 19.7 us, SMALL 25.5 and 20.5; in 2^8: SEARCH 32.8 and 20.0,
-# SMALL 26.3 and 20.7.
-# 2^24 sparse in 2^10: SMALL with a hash set 85 us, with a tree 115; 2^20 sparse in 2^10: 20 and 16.5.
+# Keys of 64 bits. Times of sparse and of dense values:
+# 2^22 in 2^7: SEARCH 26.7 and 19.7 us, SMALL 25.5 and 20.5.
+# 2^22 in 2^8: SEARCH 32.8 and 20.0 us, SMALL 26.3 and 20.7.
+# 2^20 sparse in 2^10: SMALL with a tree 16.5 us, with a hash set 20; 2^24: 115 and 85.
 WIDE = NARROW._replace(
     searched=((1 << 7, 1 << 23), (1 << 9, 1 << 18)),
     some=1 << 22,
@@ -130,8 +133,8 @@ def choose(common: Any, m: int, n: int) -> Variant:
     fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
-    # Floats that are drawn alike are often equal, and then most elements pass the filter: 2^26 normal
-    # fp32 in 2^24 took 2,515 us by FILTERED on an H200, and 1,981 by LARGE.
+    # Floats that are drawn alike are often equal, and then most elements pass the filter: 2^26
+    # normal fp32 in 2^24 took 2,515 us by FILTERED on an H200, and 1,981 by LARGE.
     many = n >= rule.filtered_n and m >= rule.filtered_m
     if many and not common.is_floating() and _can_filter(common, m, n):
         return Variant.FILTERED
@@ -166,7 +169,7 @@ def _scans(common: Any, m: int, n: int) -> bool:
 
 
 def _most_elements(pairs: tuple[tuple[int, int], ...], n: int) -> int:
-    """The elements of the first pair of test elements and elements with at least n of the former."""
+    """The elements of the first pair with at least n test elements, 0 if there is none."""
     return next((elements for tests, elements in pairs if n <= tests), 0)
 
 
