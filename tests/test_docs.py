@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from bench import report as service_report
 from bench.kernels import grid_page
 from bench.kernels.page import families, markdown
 from demo.server import Server, running_server
@@ -363,6 +364,14 @@ def test_the_readme_has_the_families_of_the_benchmark() -> None:
     results = json.loads((ROOT / "docs/benchmarks/h200.json").read_text())
 
     assert families(results["rows"]) in (ROOT / "README.md").read_text()
+
+
+def test_the_page_of_the_service_has_the_results_of_its_benchmark() -> None:
+    file = ROOT / "docs/benchmarks/service.json"
+
+    assert (
+        service_report.markdown(json.loads(file.read_text())) in file.with_suffix(".md").read_text()
+    )
 
 
 def test_the_grid_of_isin_is_its_results() -> None:
