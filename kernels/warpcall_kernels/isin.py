@@ -13,8 +13,8 @@ device memory comes on top, with a header of 16 words and a table:
 
 - 128 B for 8-bit types, 8 KB for 16-bit types, 512 MiB for the full bitmap of a 32-bit type;
 - for others, 4 to 8 slots of 4 or 8 bytes for each member, or up to 32 for each of few members;
-- if the elements are the set, also at least one slot for 8 test elements, of up to 2^20 test
-  elements; and for each slot another byte, or 4 to 8 bytes for a second bitmap;
+- if the elements are the set, at least one slot for every 8 test elements if there are up to 2^20
+  of these; and for each slot another byte, or 4 to 8 bytes for a second bitmap;
 - if there is a filter, up to 3.5 words more for each member.
 
 Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It

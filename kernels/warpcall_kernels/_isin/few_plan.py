@@ -1,8 +1,4 @@
-"""How isin is launched if each program does all the work for its elements: COMPARE, SCAN and
-SEARCH.
-
-Each takes one launch, without a set in device memory.
-"""
+"""How COMPARE, SCAN and SEARCH of isin are launched: one launch, and no set in device memory."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from warpcall_kernels._isin.few import compare_kernel
 from warpcall_kernels._isin.rule import Variant, scanned_size
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.search import search_kernel
-from warpcall_kernels._isin.table import key_of
+from warpcall_kernels._isin.table import key_dtype
 from warpcall_kernels.op.launch import Launch
 
 # Times are from an H100.
@@ -30,7 +26,7 @@ SCANNED_BYTES = 16  # of test elements that a thread reads in one access
 # SCANNING is the number of programs, unless each would have more elements than SCANNED_ELEMENTS,
 # which has the bytes of a value as keys (2 for 1, too).
 SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
-# More elements of 64 bits than these have half as many programs. 2^11 in 2^14: 8.5 us, 10 with all.
+# More elements of 64 bits than these have half as many programs. 2^11 in 2^14: 8.5 us, 10.
 WIDE_SCANNED = 1 << 10
 # The most warps, and the most elements of a program times its warps, because registers are few.
 SCAN_WARPS, SCAN_LIMIT = 16, 128
@@ -38,14 +34,14 @@ SCAN_WARPS, SCAN_LIMIT = 16, 128
 # 2^12 int64 in 2^14: 11.6 us, 12.0 with one access.
 TWICE_SCANNED = 1 << 12
 
-# SEARCH. Of the next two, the first entry of whose test elements there are as many is taken.
+# SEARCH. An entry begins with the least test elements that it is for. The first that fits is taken.
 SEARCHING = ((512, 2048, 8), (0, 1024, 4))  # test elements; elements of a program and its warps
 SEARCHED_WORDS = ((512, 64), (0, 32))  # test elements; words of 32 bits of the bitmap
 # Each program makes a set. So there are only programs for this number of warps in all, whose blocks
 # of elements interleave. 2^26 sparse int32 in 2^4: 122 us, 125 with twice as many warps.
 SEARCHING_WARPS = 132 * 32
-# The same for SOME_WIDE keys of 64 bits or more, whose sets take longer to make. 2^22 sparse int64
-# in 2^7: 26.7 us, 29.2 with twice as many.
+# The same for at least SOME_WIDE elements of 64 bits, whose sets take longer to make. 2^22 sparse
+# int64 in 2^7: 26.7 us, 29.2 with twice as many.
 WIDE_SEARCHING_WARPS, SOME_WIDE = 132 * 16, 1 << 21
 # If programs of one block have more warps than this in all, each has at least two blocks. 2^20
 # sparse int32 in 2^8: 9.9 us, 11.4 with one.
@@ -76,7 +72,7 @@ def plan_scan(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     arguments = {
         **call,
         "starts": 1 << (chunks.bit_length() - 1),
-        "KEY": key_of(common),
+        "KEY": key_dtype(common),
         "ELEMENTS": elements,
         "VECTOR": vector,
         "LOADS": loads,
@@ -112,7 +108,7 @@ def plan_search(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     blocks = max(blocks, 2 if every * warps > TWICE_SEARCHED else 1)
     arguments = {
         **call,
-        "KEY": key_of(common),
+        "KEY": key_dtype(common),
         "LEVELS": max(1, (n - 1).bit_length()),
         "WORDS": 0 if common.is_floating() else bitmap,
         "BLOCK": block,

@@ -54,7 +54,7 @@ from warpcall_kernels._isin.table import (
     Kind,
     SetPlan,
     Table,
-    key_of,
+    key_dtype,
 )
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
@@ -192,7 +192,7 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
         "SET": table.kind.value,
         "BUCKET": table.bucket,
         "COMMON": common,
-        "KEY": key_of(common),
+        "KEY": key_dtype(common),
     }
 
 
@@ -212,7 +212,7 @@ def _prepare(
         "words": words,
         "RANGE": table.kind is Kind.EITHER,
         "COMMON": common,
-        "KEY": key_of(common),
+        "KEY": key_dtype(common),
         "PROGRAMS": programs,
         "BLOCK": BLOCK,
         "PDL": pdl,

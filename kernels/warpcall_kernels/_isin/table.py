@@ -53,8 +53,8 @@ class Kind(StrEnum):
     EITHER = "either"
 
 
-def key_of(common: Any) -> Any:
-    """The Triton dtype of the keys of a dtype: see hash_set.py."""
+def key_dtype(common: Any) -> Any:
+    """The Triton dtype of the keys of values of the Triton dtype `common`: see hash_set.py."""
     return tl.uint64 if common.primitive_bitwidth == 64 else tl.uint32
 
 

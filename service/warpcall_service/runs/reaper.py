@@ -111,8 +111,8 @@ def _received(control: socket.socket) -> bool:
 def end_children(pid: int, *, gracefully: bool) -> int:
     """End all processes that are left, and return the exit status of process `pid`.
 
-    It waits for each of them, so that none is left as a zombie: the process that becomes the parent
-    of the reaper's children when the reaper ends may not wait for them soon.
+    It waits for each of them. One that it did not wait for would be a zombie when the reaper ends,
+    until its new parent waits for it: that is the first process of a container, which may never do so.
     """
     status = -int(signal.SIGKILL)
     terminate_until = time.monotonic() + (process_tree.TERMINATE_S if gracefully else 0)

@@ -6,19 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The orphan, whose parent has ended, ends just after the children that have ended were looked for.
+# The orphan, whose parent has ended, ends just after `end_children` has waited for what had ended.
 PROGRAM = """
 import contextlib, ctypes, os, signal, time
 from warpcall_service.runs import reaper
 
-def sleeper():
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(60)
-        os._exit(0)
-    return pid
-
-def looks(pid, options, waitpid=os.waitpid):
+def wait_and_then_end_the_orphan(pid, options, waitpid=os.waitpid):
     found = waitpid(pid, options)
     if found == (0, 0):
         os.kill(orphan, signal.SIGKILL)
@@ -29,11 +22,14 @@ ctypes.CDLL(None).prctl(reaper.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 reading, writing = os.pipe()
 child = os.fork()
 if child == 0:
-    os.write(writing, str(sleeper()).encode())
+    orphan = os.fork()
+    if orphan == 0:
+        time.sleep(60)
+    os.write(writing, str(orphan).encode())
     os._exit(7)
 orphan = int(os.read(reading, 20))
 os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-os.waitpid = looks
+os.waitpid = wait_and_then_end_the_orphan
 
 status = reaper.end_children(child, gracefully=False)
 
@@ -43,8 +39,7 @@ assert status == 7
 """
 
 
-def test_a_process_that_has_ended_is_waited_for_as_well(tmp_path: Path) -> None:
-    """Otherwise it would be a zombie until the parent of the reaper waits for it, if it ever does."""
+def test_a_process_that_ends_between_two_waits_is_no_zombie_afterwards(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
