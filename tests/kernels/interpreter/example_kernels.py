@@ -65,6 +65,23 @@ def maximum_kernel(x_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
 
 
 @triton.jit
+def _append(a: Any, a_digits: Any, b: Any, b_digits: Any) -> Any:
+    """Write b behind a. The order matters, and so does how often each is taken."""
+    return a * b_digits + b, a_digits * b_digits
+
+
+@triton.jit
+def digits_kernel(
+    x_ptr: Any, out_ptr: Any, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr
+) -> None:
+    """Write the digits of each row (or column) side by side, as one number."""
+    at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    x = tl.load(x_ptr + at)
+    number, _digits = tl.reduce((x, tl.full([ROWS, COLUMNS], 10, tl.int64)), AXIS, _append)
+    tl.store(out_ptr + tl.arange(0, number.shape[0]), number)
+
+
+@triton.jit
 def dot_kernel(a_ptr: Any, b_ptr: Any, out_ptr: Any, PRECISION: tl.constexpr) -> None:
     at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
     out = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision=PRECISION)

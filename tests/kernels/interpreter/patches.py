@@ -11,6 +11,7 @@ does, and lets a kernel read and write wherever it likes. Here:
 - `device_assert` asserts, libdevice functions are numpy's, and there is an active driver;
 - an error in a kernel reaches the caller as it was raised;
 - the front end runs once for each kind of operation: see replay.py;
+- a reduction by a function of ours combines neighbouring slices, not one number after another;
 - Triton 3.6 bounds loops by tensors with numpy from 2.4 on too.
 """
 
@@ -65,6 +66,7 @@ def install() -> None:
     stock._patch_attr = _patch_attr
     stock.GridExecutor = CheckedExecutor
     stock.ReduceOps.min_max = _min_max
+    stock.ReduceOps.generic_reduce = _reduce
     stock.interpreter_builder.__class__ = CheckedBuilder
     stock.interpreter_builder.options = stock.InterpreterOptions(
         debug=True, sanitize_overflow=False
@@ -233,6 +235,34 @@ def _min_max(self: Any, tensor: Any, val_reduce_op: Any, idx_reduce_op: Any = No
     if idx_reduce_op is None:
         return value
     return value, self.to_tensor(idx_reduce_op(data, **how), tl.int32)
+
+
+def _reduce(self: Any, tensors: tuple[Any, ...]) -> list[Any]:
+    """Combine pairs of neighbouring slices along the axis, until one is left."""
+    axis = 0 if self.axis is None else self.axis
+    arrays = [t.handle.data.reshape(-1) if self.axis is None else t.handle.data for t in tensors]
+    slices = [np.moveaxis(a, axis, 0) for a in arrays]
+    while len(slices[0]) > 1:
+        count = len(slices[0]) // 2
+        pairs = [
+            self.to_tensor(s[first : 2 * count : 2], t.dtype.scalar)
+            for first in (0, 1)
+            for s, t in zip(slices, tensors, strict=True)
+        ]
+        combined = self.combine_fn.fn(*pairs)
+        combined = combined if isinstance(combined, tuple) else (combined,)
+        slices = [
+            np.concatenate([c.handle.data.reshape(count, *s.shape[1:]), s[2 * count :]])
+            for c, s in zip(combined, slices, strict=True)
+        ]
+    results = [s[0] for s in slices]
+    if self.keep_dims and self.axis is None:
+        results = [
+            r.reshape((1,) * t.handle.data.ndim) for r, t in zip(results, tensors, strict=True)
+        ]
+    elif self.keep_dims:
+        results = [np.expand_dims(r, axis) for r in results]
+    return [self.to_tensor(r, t.dtype.scalar) for r, t in zip(results, tensors, strict=True)]
 
 
 class CheckedBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # triton has no types

@@ -128,6 +128,22 @@ def test_device_functions_and_reductions_run() -> None:
     assert out.item() == 2 * 63 * 32
 
 
+@pytest.mark.parametrize(
+    ("axis", "numbers"), [(0, [15, 26, 37, 48]), (1, [1234, 5678])], ids=["columns", "rows"]
+)
+def test_a_reduction_by_a_function_takes_each_number_once_and_in_order(
+    axis: int, numbers: list[int]
+) -> None:
+    x, out = (
+        torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]),
+        torch.zeros(len(numbers), dtype=torch.int64),
+    )
+
+    kernels.digits_kernel[(1,)](x, out, ROWS=2, COLUMNS=4, AXIS=axis)
+
+    assert out.tolist() == numbers
+
+
 def test_a_dot_of_fp32_rounds_to_tf32_unless_asked_otherwise() -> None:
     a, b = torch.randn(2, 16, 16)
     exact, rounded = torch.empty(16, 16), torch.empty(16, 16)
