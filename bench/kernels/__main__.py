@@ -85,13 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     cells.add_argument("--rounds", type=int, default=9, help="samples of each measurement")
     cells.add_argument(
-        "--again", type=int, default=41, help="the same for cells that were slower than another"
+        "--processes", type=int, default=1, help="measure all in so many, one after the other"
     )
     cells.add_argument(
         "--no-compile", dest="compile", action="store_false", help="do not measure torch.compile"
-    )
-    cells.add_argument(
-        "--seconds", type=float, help="begin no further cell when so many seconds have passed"
     )
     cells.add_argument("--json", help="a file to write all results to")
 

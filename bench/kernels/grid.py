@@ -4,26 +4,30 @@ Each cell of the grid is a number of elements (2^8 to 2^26), a number of test el
 2^22), a dtype, and how the values lie: dense ones are drawn from 0 to 4 times the test elements,
 sparse ones from the whole dtype. A sample is: wait on the device until the CPU has queued all,
 overwrite twice the L2, record an event, call, record an event. All candidates of a cell are called
-in turn in each round, all on the same clock, which shows some 2 us for nothing. Those that take
-twice as long as the fastest in the first round are not called again. Each result is compared with
-that of torch before it is timed.
+once in each round, all on the same clock, which shows some 2 us for nothing. Those that take twice as
+long as the fastest in the first round are not called again. Each result is compared with that of torch
+before it is timed.
 
-Calls of 5 us differ by up to 1 us between two measurements of a cell, some kernels more than others,
-and it is not known why: three kernels alone varied by 0.1 us only, wherever their tensors lay. So at the
-end, cells below LEAST_RATIO are measured REPEATS times more, and each candidate gets the median of all
-these.
+A call of 5 us takes up to 0.4 us longer after some kernels than after others. So the candidates of a
+round are called in a random order, and the time of one is the mean of the middle half of its samples,
+which varies less than the median where there are two kinds of samples.
+
+The time of a short call also differs by some 0.3 us between processes. So all cells can be measured in
+several processes, one after the other, and each candidate gets the median of these.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
-import math
+import multiprocessing
+import random
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,53 +49,59 @@ LARGEST_SORT = 1 << 46  # elements times test elements up to which torch is time
 WAIT_CYCLES = 800_000  # some 400 us, in which the CPU queues the call of a candidate
 BEATEN = 2  # how much longer than the fastest a candidate takes that one sample is enough for
 FLUSH_FACTOR = 2
-LEAST_RATIO = 0.95
-REPEATS = 4  # of a cell below it
 
 Call = Callable[[Tensor, Tensor], Tensor]
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure the grid; returns 1 when a result was wrong."""
-    clock = _Clock()
-    end = time.monotonic() + (given.seconds or math.inf)
-    cells: list[Cell] = []
+    """Measure the grid in each process; returns 1 when a result was wrong."""
+    measured: list[list[Cell]] = []
     wrong = 0
-    for m, name, values in itertools.product(ELEMENTS, TYPES, VALUES):
-        for n in TEST_ELEMENTS:
-            if time.monotonic() > end:
-                break
-            cell, errors = _cell(clock, name, values, 1 << m, 1 << n, given.compile, given.rounds)
-            wrong += errors
-            cells.append(cell)
-        _save(given.json, cells)  # an interrupted run keeps its results
-    for i, cell in enumerate(cells):
-        if ratio_of(cell) < LEAST_RATIO and time.monotonic() < end:
-            cells[i], errors = _again(clock, cell, given.compile, given.again)
-            wrong += errors
-    _save(given.json, cells)
-    for cell in sorted(cells, key=ratio_of)[:30]:
+    context = multiprocessing.get_context("spawn")
+    for _process in range(given.processes):
+        with ProcessPoolExecutor(1, context) as process:
+            cells, errors = process.submit(measure, given.compile, given.rounds).result()
+        measured.append(cells)
+        wrong += errors
+        _save(given.json, medians_of(measured))  # an interrupted run keeps its results
+    for cell in sorted(medians_of(measured), key=ratio_of)[:30]:
         sys.stdout.write(f"{ratio_of(cell):.3f} {cell}\n")
     return int(wrong > 0)
 
 
+def measure(compile_too: bool, rounds: int) -> tuple[list[Cell], int]:
+    """Measure each cell; returns the cells, and how many results were wrong."""
+    clock = _Clock()
+    measured = [
+        _cell(clock, name, values, 1 << m, 1 << n, compile_too, rounds)
+        for name, values, m, n in itertools.product(TYPES, VALUES, ELEMENTS, TEST_ELEMENTS)
+    ]
+    return [cell for cell, _errors in measured], sum(errors for _cell, errors in measured)
+
+
+def medians_of(measured: Sequence[Sequence[Cell]]) -> list[Cell]:
+    """Each cell with the median time of each candidate over processes that measured all cells."""
+    return [median_of(cells) for cells in zip(*measured, strict=True)]
+
+
 def _save(file: str | None, cells: list[Cell]) -> None:
     if file:
-        results = {"machine": machine(), "cells": sorted(cells, key=_place)}
+        results = {"machine": machine(), "cells": cells}
         Path(file).write_text(as_json(results))
         Path(file).with_suffix(".svg").write_text(heat_map(results))
-
-
-def _place(cell: Cell) -> tuple[int, int, int, int]:
-    """Where a cell stands in the file: by dtype, kind of values, and sizes."""
-    kind = list(TYPES).index(cell["dtype"]), VALUES.index(cell["values"])
-    return *kind, cell["elements"], cell["test_elements"]
 
 
 def as_json(results: Mapping[str, Any]) -> str:
     """The results as JSON, a cell in each line."""
     cells = ",\n".join(json.dumps(cell) for cell in results["cells"])
     return f'{{"machine": {json.dumps(results["machine"])},\n"cells": [\n{cells}\n]}}\n'
+
+
+def middle_mean(times: Sequence[float]) -> float:
+    """The mean of the middle half of these times."""
+    ordered = sorted(times)
+    left_out = len(ordered) // 4
+    return statistics.mean(ordered[left_out : len(ordered) - left_out])
 
 
 class _Clock:
@@ -101,22 +111,20 @@ class _Clock:
         size = FLUSH_FACTOR * torch.cuda.get_device_properties().L2_cache_size
         self._flush = torch.empty(size, dtype=torch.uint8, device="cuda")
 
-    def medians_us(
+    def times_us(
         self, calls: Mapping[str, Call], x: Tensor, test: Tensor, rounds: int
     ) -> dict[str, float]:
-        """The median time of each call in us; of those that take long, the first."""
+        """The time of each call in us; of those that take long, that of the first round."""
         taken: dict[str, list[float]] = {name: [] for name in calls}
         self._round(calls, x, test, taken)
         self._collect(taken)
         least = min(times[0] for times in taken.values())
         near = [name for name in calls if taken[name][0] < BEATEN * least]
-        for i in range(rounds):
-            turn = near[i % len(near) :] + near[: i % len(near)]
-            self._round({name: calls[name] for name in turn}, x, test, taken)
+        for _round in range(rounds):
+            random.shuffle(near)
+            self._round({name: calls[name] for name in near}, x, test, taken)
         self._collect(taken)
-        return {
-            name: round(statistics.median(times[1:] or times), 2) for name, times in taken.items()
-        }
+        return {name: round(middle_mean(times[1:] or times), 2) for name, times in taken.items()}
 
     def _round(
         self, calls: Mapping[str, Call], x: Tensor, test: Tensor, taken: dict[str, list[Any]]
@@ -157,25 +165,17 @@ def _cell(
     if m * n <= LARGEST_SORT:
         calls["torch"] = torch.isin
     if compile_too and n <= COMPILED_TESTS:
-        calls["torch.compile"] = _compiled()
+        calls["torch.compile"] = compiled()
     expected = isin_reference(x, test)
     errors = 0
     for call_name, call in calls.items():
         if call is not torch.isin and not torch.equal(call(x, test), expected):
             errors += 1
             sys.stdout.write(f"WRONG: {call_name} {name} {values} {m} in {n}\n")
-    times = clock.medians_us(calls, x, test, rounds)
+    times = clock.times_us(calls, x, test, rounds)
     ours = times.pop("ours")
     cell = {"dtype": name, "values": values, "elements": m, "test_elements": n}
     return {**cell, "variant": chosen.value, "us": ours, "others_us": times}, errors
-
-
-def _again(clock: _Clock, cell: Cell, compile_too: bool, rounds: int) -> tuple[Cell, int]:
-    """Measure a cell REPEATS times more; returns the medians, and how many results were wrong."""
-    what = cell["dtype"], cell["values"], cell["elements"], cell["test_elements"]
-    measured = [_cell(clock, *what, compile_too, rounds) for _repeat in range(REPEATS)]
-    wrong = sum(errors for _one, errors in measured)
-    return median_of([cell, *(one for one, _errors in measured)]), wrong
 
 
 def median_of(cells: Sequence[Cell]) -> Cell:
@@ -194,11 +194,14 @@ def _forced(variant: Any, m: int, n: int, dtype: torch.dtype) -> Call:
     return lambda x, test: run_plan(planned, x, test)
 
 
-_the_compiled: list[Call] = []
+@functools.cache
+def compiled() -> Call:
+    """`torch.isin` compiled for any number of elements, and for each number of test elements."""
+    torch._dynamo.config.recompile_limit = 256
+    of_torch = torch.compile(torch.isin, dynamic=False)
 
+    def call(x: Tensor, test: Tensor) -> Tensor:
+        torch._dynamo.mark_dynamic(x, 0)
+        return of_torch(x, test)
 
-def _compiled() -> Call:
-    if not _the_compiled:
-        torch._dynamo.config.recompile_limit = 256
-        _the_compiled.append(torch.compile(torch.isin, dynamic=True))
-    return _the_compiled[0]
+    return call
