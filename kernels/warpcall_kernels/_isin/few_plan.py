@@ -8,18 +8,27 @@ from typing import Any
 import triton
 
 from warpcall_kernels._isin.few import compare_kernel
-from warpcall_kernels._isin.rule import Variant, scanned_size
+from warpcall_kernels._isin.rule import EVERY, Variant, scanned_size
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.search import search_kernel
 from warpcall_kernels._isin.table import key_dtype
 from warpcall_kernels.op.launch import Launch
 
-# Times are from an H100.
+# Times are from an H100 unless a comment names an H200.
+MULTIPROCESSORS = 132
 
 # COMPARE
 LEAST_TESTS = 4  # test elements that are compared at least; past the end, the last one again
-# Elements of a program of 4 warps: one for each thread, or eight from SOME elements on.
-SHORT_BLOCK, COMPARED_BLOCK, SOME = 128, 1024, 1 << 17
+# Elements of a program of 4 warps, for SOME elements or more; WIDE_COMPARED_BLOCK of 64 bits, so
+# that a thread reads them in two accesses. 2^22 int64 in 2^2 on an H200: 13.8 us, 15.0 with 1024.
+COMPARED_BLOCK, WIDE_COMPARED_BLOCK, SOME = 1024, 512, 1 << 17
+# Elements of a program for fewer, one for each thread. If there are at least as many test elements
+# as threads, they are loaded once and shared. Otherwise each thread loads all of them into its
+# registers. 2^16 int64 in 2^6 on an H200: 5.0 us, 5.8 with 128 threads.
+SHORT_BLOCK, BLOCK_OF_64 = 128, 64
+# GROUPED test elements or more are compared in so many groups. 2^14 int32 in 2^8 on an H200: 4.6 us,
+# 4.8 with one.
+GROUPS, GROUPED = 4, 1 << 7
 
 # SCAN
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
@@ -30,22 +39,34 @@ SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
 WIDE_SCANNED = 1 << 10
 # The most warps, and the most elements of a program times its warps, because registers are few.
 SCAN_WARPS, SCAN_LIMIT = 16, 128
+# The most warps of all programs, if these are more than SCANNING. 2^13 int64 in 2^11 on an H200: 6.3
+# us, 7.1 with twice as many; but 2^10 in 2^14 on an H100, by 256 programs: 8.4, 11.3 with half of its.
+ALL_SCAN_WARPS = 2048
 # Test elements from which on a thread of a program of 16 elements reads twice before it compares.
 # 2^12 int64 in 2^14: 11.6 us, 12.0 with one access.
 TWICE_SCANNED = 1 << 12
 
-# SEARCH. An entry begins with the least test elements that it is for. The first that fits is taken.
-SEARCHING = ((512, 2048, 8), (0, 1024, 4))  # test elements; elements of a program and its warps
-SEARCHED_WORDS = ((512, 64), (0, 32))  # test elements; words of 32 bits of the bitmap
-# Each program makes a set. So there are only programs for this number of warps in all, whose blocks
-# of elements interleave. 2^26 sparse int32 in 2^4: 122 us, 125 with twice as many warps.
-SEARCHING_WARPS = 132 * 32
-# The same for at least SOME_WIDE elements of 64 bits, whose sets take longer to make. 2^22 sparse
-# int64 in 2^7: 26.7 us, 29.2 with twice as many.
-WIDE_SEARCHING_WARPS, SOME_WIDE = 132 * 16, 1 << 21
+# SEARCH, by the bytes of a key: elements of a program, its warps, and the warps for each
+# multiprocessor in all. An entry begins with the least test elements and the most elements that it
+# is for. The first that fits is taken. With fewer elements for each warp, fewer wait for a search of
+# the tree. But each program makes a set, so there are only programs for so many warps, whose blocks of
+# elements interleave. Sparse int64 on an H200: 2^16 in 2^7: 5.8 us, 6.4 with 1024 elements and 4
+# warps; 2^20 in 2^8: 12.1, 13.5 with 32 warps for each multiprocessor; 2^22 in 2^7: 23.9, 26.1 with
+# the last entry. Dense int64: 2^26 in 2^4: 155, 166 with the entry before. Sparse int32: 2^17 in 2^9:
+# 6.9, 9.6 with 256 elements and 4 warps; 2^26 in 2^4: 122, 125 with 64 warps for each multiprocessor.
+SEARCHING = {
+    4: ((512, 1 << 17, 1024, 8, 32), (512, EVERY, 2048, 8, 32), (0, EVERY, 1024, 4, 32)),
+    8: (
+        *((512, 1 << 17, 1024, 8, 32), (512, EVERY, 2048, 8, 32)),
+        *((128, 1 << 17, 512, 4, 32), (128, 1 << 20, 1024, 8, 16)),
+        *((0, 1 << 16, 256, 4, 32), (0, 1 << 17, 512, 4, 32)),
+        *((0, 1 << 22, 1024, 8, 32), (0, EVERY, 1024, 4, 16)),
+    ),
+}
+SEARCHED_WORDS = ((512, 64), (0, 32))  # least test elements; words of 32 bits of the bitmap
 # If programs of one block have more warps than this in all, each has at least two blocks. 2^20
 # sparse int32 in 2^8: 9.9 us, 11.4 with one.
-TWICE_SEARCHED = 132 * 16
+TWICE_SEARCHED = MULTIPROCESSORS * 16
 
 
 def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
@@ -55,10 +76,14 @@ def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
         call: m and n, INVERT and COMMON.
         words: as for `launches` of plan.py.
     """
-    m = call["m"]
-    block = COMPARED_BLOCK if m >= SOME else SHORT_BLOCK
+    m, wide = call["m"], call["COMMON"].primitive_bitwidth == 64
     tests = max(LEAST_TESTS, triton.next_power_of_2(call["n"]))
-    arguments = {**call, "TESTS": tests, "BLOCK": block}
+    block = BLOCK_OF_64 if tests == BLOCK_OF_64 else SHORT_BLOCK
+    warps = block // 32
+    if m >= SOME:
+        block, warps = WIDE_COMPARED_BLOCK if wide else COMPARED_BLOCK, 4
+    groups = GROUPS if tests >= GROUPED else 1
+    arguments = {**call, "TESTS": tests, "GROUPS": groups, "BLOCK": block, "num_warps": warps}
     grid = (triton.cdiv(m, block),)
     return Launch(compare_kernel, grid, arguments, (*words, None), Variant.COMPARE)
 
@@ -93,18 +118,23 @@ def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
     wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
     warps = triton.next_power_of_2(wanted)
     loads = 2 if elements == 16 and programs <= SCANNING and n >= TWICE_SCANNED else 1
-    return elements, loads, min(warps, SCAN_LIMIT // elements, SCAN_WARPS)
+    most_warps = min(SCAN_LIMIT // elements, SCAN_WARPS)
+    if programs > SCANNING:
+        each = ALL_SCAN_WARPS // triton.next_power_of_2(programs)
+        most_warps = min(most_warps, max(1, each))
+    return elements, loads, min(warps, most_warps)
 
 
 def plan_search(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     """The launch of SEARCH. Arguments are as for `plan_compare`."""
     common, m, n = call["COMMON"], call["m"], call["n"]
-    block, warps = next((block, warps) for least, block, warps in SEARCHING if n >= least)
+    size = key_dtype(common).primitive_bitwidth // 8
+    block, warps, each = next(
+        shape for least, most, *shape in SEARCHING[size] if n >= least and m <= most
+    )
     bitmap = next(count for least, count in SEARCHED_WORDS if n >= least)
     every = triton.cdiv(m, block)
-    many_wide = common.primitive_bitwidth == 64 and m >= SOME_WIDE
-    all_warps = WIDE_SEARCHING_WARPS if many_wide else SEARCHING_WARPS
-    blocks = triton.cdiv(every, all_warps // warps)
+    blocks = triton.cdiv(every, MULTIPROCESSORS * each // warps)
     blocks = max(blocks, 2 if every * warps > TWICE_SEARCHED else 1)
     arguments = {
         **call,

@@ -46,7 +46,7 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.marks import collect_kernel, keep_kernel, mark_kernel
-from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels._isin.rule import SMALL_N, Variant, choose
 from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
     RANGES,
@@ -82,9 +82,19 @@ SET_BLOCK, SET_WARPS = 128, 2
 # The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16
 # by LARGE: 18.9 us, 27.1 with those above.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
+# LARGE has two blocks of FEW_BLOCK for each program that looks up TWO_BLOCKS elements or more. 2^18
+# int32 in 2^12 on an H200, sparse and dense: 11.1 and 9.0 us, 11.8 and 10.2 with one.
+TWO_BLOCKS = 3 << 16
+# LARGE has these for the lookup of more than FEW_VALUES and up to SOME_VALUES elements with keys of
+# 32 bits, and two blocks of them for each program for more elements and up to MANY_VALUES, if there
+# are no more than SMALL_N test elements. There are fewer programs to start then. On an H200, sparse
+# and dense: 2^20 int32 in 2^12: 15.2 and 10.2 us, 15.7 and 12.7 with those of SET_BLOCK; int64: 20.3
+# and 11.8, 18.7 and 13.3. 2^22 int64 in 2^12: 40.9 and 18.9, 41.4 and 20.8 with four of SET_BLOCK.
+SOME_VALUES, MANY_VALUES, SOME_BLOCK, SOME_WARPS = 1 << 21, 1 << 22, 256, 4
 # LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12
-# sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK.
-FEWEST_VALUES, FEWEST_BLOCK = 1 << 16, 32
+# sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK; 2^16 dense int32 in 2^11 on an H200: 8.4 us,
+# 7.8 with FEW_BLOCK.
+FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
 # Blocks that a program of LARGE probes one after the other, if there are still at least ALL_WARPS
 # warps, as many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
 SET_BLOCKS, ALL_WARPS = 4, 132 * 64
@@ -228,9 +238,8 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     shared = _shared(table, common)
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
-    blocks = SET_BLOCKS if m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS else 1
     build = {**shared, **_blocks(n, fewest=True), "n": n, "words": table.words}
-    probe = {**shared, **_blocks(m, fewest=True), "m": m, "INVERT": invert, "BLOCKS": blocks}
+    probe = {**shared, **_looked_up(table, m, n), "m": m, "INVERT": invert}
     steps = [(_prepare(table, common, table.words, n, words[1], pdl=shared["PDL"]), "tw")]
     fused = PREPARING if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
@@ -240,7 +249,7 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     build["PROGRAMS"] = fused
     build["LOOK"] = n > UNREAD
     steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
-    steps.append((_over(m, probe_kernel, probe, (words[0], None, None), blocks), "xwo"))
+    steps.append((_over(m, probe_kernel, probe, (words[0], None, None), probe["BLOCKS"]), "xwo"))
     return SetPlan(table.words + 2 * PREPARING, table.word, tuple(steps))
 
 
@@ -257,6 +266,19 @@ def _blocks(values: int, *, fewest: bool = False) -> dict[str, int]:
     if fewest and values <= FEWEST_VALUES:
         block = FEWEST_BLOCK
     return {"BLOCK": block, "num_warps": warps}
+
+
+def _looked_up(table: Table, m: int, n: int) -> dict[str, int]:
+    """The elements and warps of a program of LARGE that looks up, and its blocks."""
+    some = {"BLOCK": SOME_BLOCK, "num_warps": SOME_WARPS}
+    if table.itemsize == 4 and FEW_VALUES < m <= SOME_VALUES:
+        return {**some, "BLOCKS": 1}
+    if n <= SMALL_N and SOME_VALUES < m <= MANY_VALUES:
+        return {**some, "BLOCKS": 2}
+    if TWO_BLOCKS <= m <= FEW_VALUES:
+        return {**_blocks(m), "BLOCKS": 2}
+    many = m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS
+    return {**_blocks(m, fewest=True), "BLOCKS": SET_BLOCKS if many else 1}
 
 
 def _over(

@@ -31,18 +31,23 @@ from warpcall_kernels.op.launch import Launch, overlaps_launches
 # Words of the bitmap for each test element, if the set may be a tree. A tree takes 1 of them.
 TREE_SLOTS = 4
 # Test elements whose numbers in the tree a program finds, how many it compares with these at once, and
-# its warps.
+# its warps; and those for up to FEWER_RANKED test elements. 2^16 sparse int64 in 2^9 on an H200: 7.5 us,
+# 8.1 with 4 warps.
 RANKED, RANK_PART, RANKING_WARPS = 8, 512, 4
-# Elements of a program that looks up in a tree, and its warps; and those for up to FEW keys of 32 bits and
-# MANY elements or more. 2^26 sparse int32 in 2^4: 122 us, 130 with 8 warps.
+FEWER_RANKED, RANKING_WARPS_OF_FEWER = 1 << 10, 8
+# Elements of a program that looks up in a tree, and its warps; its warps for up to FEW keys of 32 bits and
+# MANY elements or more; and both for LARGE_TREE keys of 64 bits or more and SOME elements or more, which
+# load a large tree half as often. 2^26 sparse int32 in 2^4: 122 us, 130 with 8 warps. 2^20 sparse int64 in
+# 2^11 on an H200: 18.4 us, 19.3 with TREE_BLOCK.
 TREE_BLOCK, TREE_WARPS, TREE_WARPS_OF_MANY = 1024, 8, 4
 FEW, MANY = 1 << 10, 1 << 23
+LARGE_TREE_BLOCK, LARGE_TREE_WARPS, LARGE_TREE, SOME = 2048, 16, 1 << 9, 1 << 19
 # The same for a hash set of fewer than MANY_HELD members, and of more. Fewer threads wait for the longest
 # probe. 2^24 sparse int64 in 2^8: 67 us, 87 with 1,024 elements and 8 warps before launches overlapped.
 HELD_BLOCK, HELD_WARPS, HELD_WARPS_OF_MANY, MANY_HELD = 512, 2, 4, 1 << 10
 BITS_BLOCK, BITS_WARPS = 1024, 4  # the same for a bitmap of all values of a type
 BUILDING, BUILD_WARPS = 2048, 16  # least room for members, and warps, of the program that builds
-ZEROED = 1024  # words of a bitmap that a program of RANKING_WARPS zeroes at once
+ZEROED = 1024  # words of a bitmap that the first program zeroes at once
 
 
 def plan_small(
@@ -81,9 +86,13 @@ def _tree(call: Mapping[str, Any], table: Table, key: Any, words: Sequence[Any])
     ranked = min(1 << levels, RANKED)
     build = {**shared, "n": n, "RANKED": ranked, "PART": min(1 << levels, RANK_PART)}
     build |= {"BLOCK": ZEROED, "num_warps": RANKING_WARPS}
+    if n <= FEWER_RANKED:
+        build["num_warps"] = RANKING_WARPS_OF_FEWER
     many = m >= MANY and n <= FEW and common.primitive_bitwidth == 32
     probe = {**shared, "m": m, "INVERT": call["INVERT"], "BLOCK": TREE_BLOCK}
     probe["num_warps"] = TREE_WARPS_OF_MANY if many else TREE_WARPS
+    if common.primitive_bitwidth == 64 and n >= LARGE_TREE and m >= SOME:
+        probe |= {"BLOCK": LARGE_TREE_BLOCK, "num_warps": LARGE_TREE_WARPS}
     kernels = build_tree_kernel, probe_tree_kernel
     programs = (1 << levels) // ranked
     return _overlapping(kernels, programs, build, probe, HEADER + slots, table.word, words)

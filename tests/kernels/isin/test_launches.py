@@ -35,7 +35,8 @@ LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
     ("n", "dtype", "kernels", "kind"),
     [
         (100, torch.int32, ["compare_kernel"], ""),
-        (200, torch.int32, ["search_kernel"], ""),
+        (200, torch.int32, ["compare_kernel"], ""),
+        (300, torch.int32, ["search_kernel"], ""),
         (2000, torch.uint8, SMALL_LAUNCHES, " bits 1"),
         (2000, torch.int32, TREE_LAUNCHES, " either"),
         (1000, torch.int64, TREE_LAUNCHES, " either"),
@@ -78,7 +79,7 @@ def test_few_elements_are_the_set_and_many_test_elements_mark_it(
     launched: list[Launch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rule, "REVERSED", ((900, 4),))
+    monkeypatch.setattr(rule, "REVERSED", {4: ((900, 4),), 8: ((900, 4),)})
     monkeypatch.setattr(rule, "NARROW", rule.WIDE)
     module.plan.cache_clear()
     test = torch.arange(0, 1000 * step, step, device=device).to(dtype)
@@ -96,24 +97,28 @@ def test_the_rule_at_its_boundaries() -> None:
     taken = {
         (4, 1 << 26): Variant.COMPARE,
         (5, 1 << 26): Variant.SEARCH,
-        (16, 1 << 17): Variant.COMPARE,
-        (16, (1 << 17) + 1): Variant.SEARCH,
-        (1 << 5, 1 << 12): Variant.COMPARE,
-        (33, 1 << 12): Variant.SCAN,
-        (33, (1 << 12) + 1): Variant.COMPARE,
-        (1 << 7, 1 << 12): Variant.SCAN,
+        (16, 1 << 18): Variant.COMPARE,
+        (16, (1 << 18) + 1): Variant.SEARCH,
+        (1 << 5, 1 << 16): Variant.COMPARE,
+        (33, 1 << 15): Variant.COMPARE,
+        (33, (1 << 15) + 1): Variant.SEARCH,
+        (65, 1 << 16): Variant.COMPARE,
         (1 << 7, 1 << 16): Variant.COMPARE,
         (1 << 7, (1 << 16) + 1): Variant.SEARCH,
-        ((1 << 7) + 1, 1 << 15): Variant.SCAN,
-        ((1 << 7) + 1, (1 << 15) + 1): Variant.SEARCH,
+        ((1 << 7) + 1, 1 << 13): Variant.SCAN,
+        ((1 << 7) + 1, (1 << 13) + 1): Variant.COMPARE,
+        (1 << 8, 1 << 15): Variant.COMPARE,
+        (1 << 8, (1 << 15) + 1): Variant.SEARCH,
+        ((1 << 8) + 1, 1 << 15): Variant.SCAN,
+        ((1 << 8) + 1, (1 << 15) + 1): Variant.SEARCH,
         (1 << 8, 1 << 26): Variant.SEARCH,
         (1 << 9, 1 << 18): Variant.SEARCH,
         (1 << 9, (1 << 18) + 1): Variant.SMALL,
         ((1 << 9) + 1, 1 << 16): Variant.SMALL,
         (1 << 10, 1 << 15): Variant.SCAN,
-        ((1 << 10) - 1, 1 << 26): Variant.SMALL,
-        (1 << 10, 1 << 22): Variant.SMALL,
-        (1 << 10, (1 << 22) + 1): Variant.LARGE,
+        (1 << 9, 1 << 26): Variant.SMALL,
+        (1 << 10, 1 << 24): Variant.SMALL,
+        (1 << 10, (1 << 24) + 1): Variant.LARGE,
         (1 << 11, 1 << 14): Variant.SCAN,
         (1 << 11, (1 << 14) + 1): Variant.SMALL,
         (1 << 11, 1 << 22): Variant.SMALL,
@@ -122,9 +127,10 @@ def test_the_rule_at_its_boundaries() -> None:
         (1 << 12, 1 << 22): Variant.LARGE,
         (1 << 15, 1 << 10): Variant.SCAN,
         (1 << 15, (1 << 10) + 1): Variant.LARGE,
-        (1 << 16, 1 << 8): Variant.SCAN,
-        (1 << 16, (1 << 8) + 1): Variant.LARGE,
-        ((1 << 16) + 1, 1): Variant.LARGE,
+        ((1 << 16) - 1, 1 << 8): Variant.SCAN,
+        ((1 << 16) - 1, (1 << 8) + 1): Variant.LARGE,
+        (1 << 16, 1 << 11): Variant.REVERSED,
+        (1 << 16, (1 << 11) + 1): Variant.LARGE,
         ((1 << 17) - 1, 1 << 13): Variant.LARGE,
         (1 << 17, 1 << 15): Variant.REVERSED,
         (1 << 17, (1 << 15) + 1): Variant.LARGE,
@@ -141,17 +147,50 @@ def test_the_rule_at_its_boundaries() -> None:
 
 def test_the_rule_for_keys_of_64_bits_at_its_boundaries() -> None:
     taken = {
-        (1 << 7, 1 << 23): Variant.SEARCH,
-        (1 << 7, (1 << 23) + 1): Variant.SMALL,
+        (1 << 4, 1 << 26): Variant.SEARCH,
+        (1 << 5, 1 << 24): Variant.SEARCH,
+        (1 << 5, (1 << 24) + 1): Variant.SMALL,
+        (1 << 7, 1 << 15): Variant.COMPARE,
+        (1 << 7, (1 << 15) + 1): Variant.SEARCH,
+        (1 << 8, 1 << 22): Variant.SEARCH,
+        (1 << 8, (1 << 22) + 1): Variant.SMALL,
         (1 << 9, 1 << 18): Variant.SEARCH,
         (1 << 9, (1 << 18) + 1): Variant.SMALL,
         (1 << 10, 1 << 26): Variant.SMALL,
-        (1 << 12, (1 << 22) - 1): Variant.LARGE,
-        (1 << 12, 1 << 22): Variant.SMALL,
-        ((1 << 12) + 1, 1 << 22): Variant.LARGE,
+        (1 << 11, 1 << 16): Variant.LARGE,
+        (1 << 11, 1 << 17): Variant.SMALL,
+        (1 << 12, (1 << 23) - 1): Variant.LARGE,
+        (1 << 12, 1 << 23): Variant.SMALL,
+        ((1 << 12) + 1, 1 << 23): Variant.LARGE,
+        (1 << 16, 1 << 12): Variant.REVERSED,
+        (1 << 16, (1 << 12) + 1): Variant.LARGE,
     }
 
     assert {(n, m): choose(tl.int64, m, n) for n, m in taken} == taken
+
+
+def test_the_programs_of_large_that_look_up() -> None:
+    """Elements of a program at a time, its blocks, and its warps, by elements and test elements."""
+    looked_up = {
+        (tl.int32, 1 << 15, 1 << 12): (32, 1, 1),
+        (tl.int32, (1 << 15) + 1, 1 << 12): (64, 1, 1),
+        (tl.int32, 1 << 17, 1 << 12): (64, 1, 1),
+        (tl.int64, 1 << 18, 1 << 16): (64, 2, 1),
+        (tl.int32, (1 << 18) + 1, 1 << 16): (256, 1, 4),
+        (tl.int64, (1 << 18) + 1, 1 << 12): (128, 1, 2),
+        (tl.int32, 1 << 21, 1 << 16): (256, 1, 4),
+        (tl.int64, 1 << 22, 1 << 12): (256, 2, 4),
+        (tl.int64, 1 << 22, (1 << 12) + 1): (128, 4, 2),
+        (tl.int32, (1 << 22) + 1, 1 << 12): (128, 4, 2),
+    }
+    found = {}
+    for common, m, n in looked_up:
+        planned = module.launches(Variant.LARGE, common, m, n, invert=False, words=(None, None))
+        assert isinstance(planned, table.SetPlan)
+        arguments = planned.launches[-1][0].arguments
+        found[common, m, n] = tuple(arguments[key] for key in ("BLOCK", "BLOCKS", "num_warps"))
+
+    assert found == looked_up
 
 
 @pytest.mark.usefixtures("without_scan")

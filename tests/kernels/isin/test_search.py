@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.kernels.isin.forced import by_comparison, by_variant, planned
 from warpcall_kernels._isin import few_plan as module
-from warpcall_kernels._isin.rule import Variant
+from warpcall_kernels._isin.rule import EVERY, Variant
 from warpcall_kernels.op.launch import Launch
 
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
@@ -107,7 +107,9 @@ def test_nan_is_in_no_set_and_minus_zero_is_zero(n: int, dtype: torch.dtype, dev
 def test_a_program_looks_up_several_blocks(
     m: int, step: int, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SEARCHING_WARPS", 8)
+    monkeypatch.setattr(module, "MULTIPROCESSORS", 2)
+    shapes = ((0, EVERY, 1024, 4, 4),)  # 8 warps in all
+    monkeypatch.setattr(module, "SEARCHING", {4: shapes, 8: shapes})
     test = (torch.arange(20, device=device) * step).to(dtype)
     x = torch.arange(m, device=device).to(dtype) * (step // 3)
 
