@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +26,7 @@ def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module.plan.cache_clear()
 
 
+SIZES = sorted({max(1, (1 << k) + d) for k in range(26) for d in (-1, 0, 1)})
 SMALL_LAUNCHES = ["build_small_kernel", "probe_small_kernel"]
 TREE_LAUNCHES = ["build_tree_kernel", "probe_tree_kernel"]
 LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
@@ -191,6 +193,23 @@ def test_the_programs_of_large_that_look_up() -> None:
         found[common, m, n] = tuple(arguments[key] for key in ("BLOCK", "BLOCKS", "num_warps"))
 
     assert found == looked_up
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+def test_a_set_has_at_most_the_memory_that_the_limits_of_the_op_say(dtype: torch.dtype) -> None:
+    common, many = module.DTYPES[dtype], rule.NARROW.filtered_n
+    for m, n in itertools.product(SIZES, SIZES):
+        variant = choose(common, m, n)
+        planned = module.launches(variant, common, m, n, invert=False, words=(None, None))
+        if not isinstance(planned, table.SetPlan):
+            continue
+        nbytes = planned.words * planned.word.itemsize
+        if variant is Variant.REVERSED:
+            most = max(10.0 * m * dtype.itemsize, 4 << 20)
+        else:
+            times = 11.5 if n >= many and not dtype.is_floating_point else 8.5
+            most = max(times * n * dtype.itemsize, min(32 * n * dtype.itemsize, 4 << 20))
+        assert nbytes <= most + 5120, (m, n, variant)
 
 
 @pytest.mark.usefixtures("without_scan")
