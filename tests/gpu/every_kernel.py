@@ -34,7 +34,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
     (rule, "SCANNED_PAIRS", 1 << 22),
-    (rule, "REVERSED", ((4000, 4),)),
+    (rule, "REVERSED", {4: ((4000, 4),), 8: ((4000, 4),)}),
     (rule, "NARROW", rule.NARROW._replace(filtered_n=6000, filtered_m=7000)),
 )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
 import torch
 import triton.language as tl
 
+from tests.gpu import every_kernel
 from tests.kernels.isin.forced import by_comparison
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule, table
@@ -193,6 +195,23 @@ def test_the_programs_of_large_that_look_up() -> None:
         found[common, m, n] = tuple(arguments[key] for key in ("BLOCK", "BLOCKS", "num_warps"))
 
     assert found == looked_up
+
+
+def test_the_sanitizers_see_each_variant_that_makes_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for changed, name, value in every_kernel.LOWERED_THRESHOLDS:
+        monkeypatch.setattr(changed, name, value)
+    samples = [case.inputs for op, case in every_kernel.further() if op == "isin"]
+
+    chosen = {
+        choose(
+            module.DTYPES[inputs["elements"].dtype],
+            math.prod(inputs["elements"].shape),
+            math.prod(inputs["test_elements"].shape),
+        )
+        for inputs in samples
+    }
+
+    assert chosen == set(Variant) - {Variant.COMPARE, Variant.SCAN}
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
