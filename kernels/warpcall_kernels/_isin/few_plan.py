@@ -51,16 +51,24 @@ TWICE_SCANNED = 1 << 12
 # is for. The first that fits is taken. With fewer elements for each warp, fewer wait for a search of
 # the tree. But each program makes a set, so there are only programs for so many warps, whose blocks of
 # elements interleave. Sparse int64 on an H200: 2^16 in 2^7: 5.8 us, 6.4 with 1024 elements and 4
-# warps; 2^20 in 2^8: 12.1, 13.5 with 32 warps for each multiprocessor; 2^22 in 2^7: 23.9, 26.1 with
+# warps; 2^20 in 2^8: 12.1, 14.7 with 4 warps; 2^22 in 2^7: 23.9, 26.1 with
 # the last entry. Dense int64: 2^26 in 2^4: 155, 166 with the entry before. Sparse int32: 2^17 in 2^9:
 # 6.9, 9.6 with 256 elements and 4 warps; 2^26 in 2^4: 122, 125 with 64 warps for each multiprocessor.
 SEARCHING = {
-    4: ((512, 1 << 17, 1024, 8, 32), (512, EVERY, 2048, 8, 32), (0, EVERY, 1024, 4, 32)),
+    4: (
+        (512, 1 << 17, 1024, 8, 32),
+        (512, EVERY, 2048, 8, 32),
+        (0, EVERY, 1024, 4, 32),
+    ),
     8: (
-        *((512, 1 << 17, 1024, 8, 32), (512, EVERY, 2048, 8, 32)),
-        *((128, 1 << 17, 512, 4, 32), (128, 1 << 20, 1024, 8, 16)),
-        *((0, 1 << 16, 256, 4, 32), (0, 1 << 17, 512, 4, 32)),
-        *((0, 1 << 22, 1024, 8, 32), (0, EVERY, 1024, 4, 16)),
+        (512, 1 << 17, 1024, 8, 32),
+        (512, EVERY, 2048, 8, 32),
+        (128, 1 << 17, 512, 4, 32),
+        (128, 1 << 20, 1024, 8, 16),
+        (0, 1 << 16, 256, 4, 32),
+        (0, 1 << 17, 512, 4, 32),
+        (0, 1 << 22, 1024, 8, 32),
+        (0, EVERY, 1024, 4, 16),
     ),
 }
 SEARCHED_WORDS = ((512, 64), (0, 32))  # least test elements; words of 32 bits of the bitmap
