@@ -56,6 +56,7 @@ Call = Callable[[Tensor, Tensor], Tensor]
 def run(given: argparse.Namespace) -> int:
     """Measure the grid in each process; returns 1 when a result was wrong."""
     measured: list[list[Cell]] = []
+    medians: list[Cell] = []
     wrong = 0
     context = multiprocessing.get_context("spawn")
     for _process in range(given.processes):
@@ -63,8 +64,9 @@ def run(given: argparse.Namespace) -> int:
             cells, errors = process.submit(measure, given.compile, given.rounds).result()
         measured.append(cells)
         wrong += errors
-        _save(given.json, medians_of(measured))  # an interrupted run keeps its results
-    for cell in sorted(medians_of(measured), key=ratio_of)[:30]:
+        medians = medians_of(measured)
+        _save(given.json, medians)  # an interrupted run keeps its results
+    for cell in sorted(medians, key=ratio_of)[:30]:
         sys.stdout.write(f"{ratio_of(cell):.3f} {cell}\n")
     return int(wrong > 0)
 
@@ -165,7 +167,7 @@ def _cell(
     if m * n <= LARGEST_SORT:
         calls["torch"] = torch.isin
     if compile_too and n <= COMPILED_TESTS:
-        calls["torch.compile"] = compiled()
+        calls["torch.compile"] = _compiled()
     expected = isin_reference(x, test)
     errors = 0
     for call_name, call in calls.items():
@@ -195,7 +197,7 @@ def _forced(variant: Any, m: int, n: int, dtype: torch.dtype) -> Call:
 
 
 @functools.cache
-def compiled() -> Call:
+def _compiled() -> Call:
     """`torch.isin` compiled for any number of elements, and for each number of test elements."""
     torch._dynamo.config.recompile_limit = 256
     of_torch = torch.compile(torch.isin, dynamic=False)

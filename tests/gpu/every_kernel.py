@@ -21,6 +21,9 @@ from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
 LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
+FEWER = (
+    (4000, 4),
+)  # test elements, and how many for each element, from which on REVERSED is taken
 # Constants that keep small tensors from the variants for large ones, and values with which they do
 # not.
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
@@ -34,8 +37,8 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
     (rule, "SCANNED_PAIRS", 1 << 22),
-    (rule, "REVERSED", {4: ((4000, 4),), 8: ((4000, 4),)}),
-    (rule, "NARROW", rule.NARROW._replace(filtered_n=6000, filtered_m=7000)),
+    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered_n=6000, filtered_m=7000)),
+    (rule, "WIDE", rule.WIDE._replace(reversed=FEWER)),
 )
 
 

@@ -8,7 +8,7 @@
 | SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
-| REVERSED | 2 to 32 times as many test elements as elements, and 2^16 of them or more (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | marks.py |
+| REVERSED | 2 to 32 times as many test elements as elements, and 2^16 of them or more (`Rule`) | the elements become the set; test elements mark its members | marks.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
 search tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in
@@ -37,7 +37,12 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._isin.few_plan import plan_compare, plan_scan, plan_search
+from warpcall_kernels._isin.few_plan import (
+    MULTIPROCESSORS,
+    plan_compare,
+    plan_scan,
+    plan_search,
+)
 from warpcall_kernels._isin.filtered_plan import plan_filtered
 from warpcall_kernels._isin.kernels import (
     build_kernel,
@@ -82,14 +87,15 @@ SET_BLOCK, SET_WARPS = 128, 2
 # The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16
 # by LARGE: 18.9 us, 27.1 with those above.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# LARGE has two blocks of FEW_BLOCK for each program that looks up TWO_BLOCKS elements or more. 2^18
-# int32 in 2^12 on an H200, sparse and dense: 11.1 and 9.0 us, 11.8 and 10.2 with one.
+# A program of LARGE that looks up has two blocks of FEW_BLOCK elements, if there are at least
+# TWO_BLOCKS elements. 2^18 int32 in 2^12 on an H200, sparse and dense: 11.1 and 9.0 us, 11.8 and 10.2
+# with one.
 TWO_BLOCKS = 3 << 16
-# LARGE has these for the lookup of more than FEW_VALUES and up to SOME_VALUES elements with keys of
-# 32 bits, and two blocks of them for each program for more elements and up to MANY_VALUES, if there
-# are no more than SMALL_N test elements. There are fewer programs to start then. On an H200, sparse
-# and dense: 2^20 int32 in 2^12: 15.2 and 10.2 us, 15.7 and 12.7 with those of SET_BLOCK; int64: 20.3
-# and 11.8, 18.7 and 13.3. 2^22 int64 in 2^12: 40.9 and 18.9, 41.4 and 20.8 with four of SET_BLOCK.
+# A program of LARGE that looks up has SOME_BLOCK elements and SOME_WARPS warps for up to SOME_VALUES
+# elements with keys of 32 bits. It has two such blocks for more elements, up to MANY_VALUES, in up to
+# SMALL_N test elements. There are fewer programs to start then. On an H200, sparse and dense: 2^20
+# int32 in 2^12: 15.2 and 10.2 us, 15.7 and 12.7 with SET_BLOCK; int64: 20.3 and 11.8, 18.7 and 13.3.
+# 2^22 int64 in 2^12: 40.9 and 18.9, 41.4 and 20.8 with four blocks of SET_BLOCK.
 SOME_VALUES, MANY_VALUES, SOME_BLOCK, SOME_WARPS = 1 << 21, 1 << 22, 256, 4
 # LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12
 # sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK; 2^16 dense int32 in 2^11 on an H200: 8.4 us,
@@ -97,7 +103,7 @@ SOME_VALUES, MANY_VALUES, SOME_BLOCK, SOME_WARPS = 1 << 21, 1 << 22, 256, 4
 FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
 # Blocks that a program of LARGE probes one after the other, if there are still at least ALL_WARPS
 # warps, as many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
-SET_BLOCKS, ALL_WARPS = 4, 132 * 64
+SET_BLOCKS, ALL_WARPS = 4, MULTIPROCESSORS * 64
 
 # LARGE and REVERSED: the table
 # Slots for each of few members. Few of them have to be looked for in a second slot then. 2^12
@@ -269,7 +275,7 @@ def _blocks(values: int, *, fewest: bool = False) -> dict[str, int]:
 
 
 def _looked_up(table: Table, m: int, n: int) -> dict[str, int]:
-    """The elements and warps of a program of LARGE that looks up, and its blocks."""
+    """The elements of a block of a program of LARGE that looks up, its warps, and its blocks."""
     some = {"BLOCK": SOME_BLOCK, "num_warps": SOME_WARPS}
     if table.itemsize == 4 and FEW_VALUES < m <= SOME_VALUES:
         return {**some, "BLOCKS": 1}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 # Times are from an H100 unless a comment names an H200.
 
-EVERY = 1 << 62  # more elements than there are
+EVERY = 1 << 62  # more elements than a tensor can have
 SMALL_N = 1 << 12  # test elements up to which one program can build the set
 # Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash
 # set.
@@ -39,15 +39,7 @@ SCANNED = {
     8: ((1 << 7, 0), (1 << 8, 1 << 13), (1 << 11, 1 << 14), (1 << 15, 1 << 13)),
 }
 SCANNED_PAIRS = 1 << 25
-# REVERSED: test elements, and how many of them for each element, from which on it is taken, by the
-# bytes of a key. One entry is enough. Sparse and dense, 2^12 in 2^16: int64 13.0 and 12.5 us, LARGE
-# 15.0 and 11.5; int32 12.1 and 12.3, LARGE 12.8 and 11.2. On an H200, 2^20 int32 in 2^22: 167 us, LARGE
-# 395; 2^19 dense int64 in 2^20: 75, LARGE 113.
-REVERSED = {
-    4: ((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
-    8: ((1 << 16, 1 << 4), (1 << 17, 4), (1 << 20, 2)),
-}
-REVERSED_MAX_M = 1 << 20  # elements up to which it is taken
+REVERSED_MAX_M = 1 << 20  # elements up to which REVERSED is taken
 # FILTERED: most elements for each test element. The list of candidates has room for those that the
 # filter lets pass by mistake.
 FILTERED_RATIO = 8
@@ -60,7 +52,9 @@ class Rule(NamedTuple):
     Args:
         compared: test elements and elements up to which COMPARE is taken. The first entry with
             enough test elements decides.
-        searched: the same for SEARCH, if COMPARE is not taken.
+        reversed: test elements from which on REVERSED is taken, and how many of them there are at
+            least for each element. One entry is enough.
+        searched: the same as `compared` for SEARCH, if neither COMPARE nor REVERSED is taken.
         small: test elements up to which SMALL is taken, and its least and most elements, if SEARCH
             is not taken. One entry is enough.
         many: elements from which on SMALL may make sparse test elements a hash set. Fewer elements
@@ -71,6 +65,7 @@ class Rule(NamedTuple):
     """
 
     compared: tuple[tuple[int, int], ...]
+    reversed: tuple[tuple[int, int], ...]
     searched: tuple[tuple[int, int], ...]
     small: tuple[tuple[int, int, int], ...]
     many: int
@@ -87,6 +82,8 @@ class Rule(NamedTuple):
 # 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
 # 2^20 in 2^10: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
 # 2^26 in 2^10: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
+# 2^12 in 2^16: LARGE 12.8 and 11.2 us, REVERSED 12.1 and 12.3.
+# 2^20 in 2^22 on an H200: REVERSED 167 us, LARGE 395.
 # 2^22 in 2^22: FILTERED 215 and 174 us, LARGE 384 and 179.
 # 2^26 sparse in 2^24 on an H200: FILTERED 989 us, LARGE 2,023; if all are found, 3,451 and 3,323.
 NARROW = Rule(
@@ -98,6 +95,7 @@ NARROW = Rule(
         (1 << 7, 1 << 16),
         (1 << 8, 1 << 15),
     ),
+    reversed=((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
     searched=((1 << 8, EVERY), (1 << 9, 1 << 18)),
     small=((1 << 9, 0, EVERY), (1 << 10, 0, 1 << 24), (1 << 11, 0, 1 << 22)),
     many=1 << 22,
@@ -113,8 +111,11 @@ NARROW = Rule(
 # 2^20 sparse in 2^10: SMALL with a tree 16.5 us, with a hash set 20; 2^24: 115 and 85.
 # 2^16 in 2^11 on an H200: LARGE 9.9 and 8.4 us, SMALL 11.5 and 8.2; 2^20: 17.4 and 13.2, SMALL 18.4
 # and 10.9.
+# 2^12 in 2^16: REVERSED 13.0 and 12.5 us, LARGE 15.0 and 11.5.
+# 2^19 dense in 2^20 on an H200: REVERSED 75 us, LARGE 113.
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
+    reversed=((1 << 16, 1 << 4), (1 << 17, 4), (1 << 20, 2)),
     searched=((1 << 4, EVERY), (1 << 5, 1 << 24), (1 << 8, 1 << 22), (1 << 9, 1 << 18)),
     small=((1 << 10, 0, EVERY), (1 << 11, 1 << 17, EVERY), (1 << 12, 1 << 23, EVERY)),
     tree_pairs=1 << 29,
@@ -144,8 +145,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
     rule = _rule(common)
     if n == 1 or m <= _most_elements(rule.compared, n):
         return Variant.COMPARE
-    size = 8 if common.primitive_bitwidth == 64 else 4
-    fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED[size])
+    fewer = any(n >= least and n >= ratio * m for least, ratio in rule.reversed)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
     # Floats that are drawn alike are often equal, and then most elements pass the filter: 2^26

@@ -35,12 +35,12 @@ TREE_SLOTS = 4
 # 8.1 with 4 warps.
 RANKED, RANK_PART, RANKING_WARPS = 8, 512, 4
 FEWER_RANKED, RANKING_WARPS_OF_FEWER = 1 << 10, 8
-# Elements of a program that looks up in a tree, and its warps; its warps for up to FEW keys of 32 bits and
-# MANY elements or more; and both for LARGE_TREE keys of 64 bits or more and SOME elements or more, which
-# load a large tree half as often. 2^26 sparse int32 in 2^4: 122 us, 130 with 8 warps. 2^20 sparse int64 in
-# 2^11 on an H200: 18.4 us, 19.3 with TREE_BLOCK.
+# Elements of a program that looks up in a tree, and its warps; and its warps for up to FEW keys of 32 bits
+# and MANY elements or more. 2^26 sparse int32 in 2^4: 122 us, 130 with 8 warps.
 TREE_BLOCK, TREE_WARPS, TREE_WARPS_OF_MANY = 1024, 8, 4
 FEW, MANY = 1 << 10, 1 << 23
+# Elements and warps of such a program for at least LARGE_TREE keys of 64 bits and SOME elements. With fewer
+# programs, the tree is loaded less often. 2^20 sparse int64 in 2^11 on an H200: 18.4 us, 19.3 with TREE_BLOCK.
 LARGE_TREE_BLOCK, LARGE_TREE_WARPS, LARGE_TREE, SOME = 2048, 16, 1 << 9, 1 << 19
 # The same for a hash set of fewer than MANY_HELD members, and of more. Fewer threads wait for the longest
 # probe. 2^24 sparse int64 in 2^8: 67 us, 87 with 1,024 elements and 8 warps before launches overlapped.
