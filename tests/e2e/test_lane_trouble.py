@@ -22,7 +22,6 @@ from tests.e2e.test_survives import (
     X,
     lane_of,
     metric,
-    paused,
     raw,
     transposed,
     until,
@@ -30,6 +29,7 @@ from tests.e2e.test_survives import (
 from tests.servers import Server, running_server
 from tests.service.job_requests import JOB
 from tests.service.requests import log_of
+from tests.suspended import suspended
 from warpcall import Client
 
 
@@ -45,7 +45,7 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
         ThreadPoolExecutor(1) as pool,
     ):
         lane = lane_of(stuck)
-        with paused(lane):
+        with suspended(lane):
             if caller == "a client that left":
                 with socket.create_connection(("127.0.0.1", stuck.port)) as sock:
                     sock.sendall(raw(IDENTITY))

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from tests.client.scripted import ScriptedServer, Visit
-from tests.e2e.test_survives import LEFT, lane_of, lane_state, metric, paused, until
+from tests.e2e.test_survives import LEFT, lane_of, lane_state, metric, until
 from tests.servers import Server, running_server
+from tests.suspended import suspended
 from warpcall import AsyncClient, Busy, CallTimedOut, Client, InvalidInput, Unavailable
 from warpcall._transport.base import ConnectionFailed
 from warpcall._transport.retries import RETRIES, Retries
@@ -126,7 +127,7 @@ def test_tasks_that_are_cancelled_end_their_calls_on_the_server(server: Server) 
     async def cancel_twenty() -> None:
         async with AsyncClient(server.url) as gpu:
             await gpu.permute(X, dims=(1, 0))
-            with paused(lane_of(server)):
+            with suspended(lane_of(server)):
                 calls = [asyncio.create_task(gpu.permute(X, dims=(1, 0))) for _ in range(20)]
                 await asyncio.to_thread(until, lambda: waiting(server) == 20)
                 for call in calls:
@@ -153,7 +154,7 @@ def test_ctrl_c_ends_a_call_on_the_server(server: Server) -> None:
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        with paused(lane_of(server)):
+        with suspended(lane_of(server)):
             until(lambda: waiting(server) == 1)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=30)

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -20,6 +20,7 @@ import pytest
 from demo.server import stop
 from tests.servers import Server, running_server
 from tests.service.requests import log_of
+from tests.suspended import suspended
 from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -74,20 +75,6 @@ def lane_state(server: Server) -> dict[str, Any]:
     return lane
 
 
-@contextmanager
-def paused(process: psutil.Process) -> Iterator[None]:
-    """A process that holds whatever it is given, and does not go on.
-
-    The server may kill the process meanwhile, and reap it even between a look and the signal.
-    """
-    process.suspend()
-    try:
-        yield
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
-
-
 def raw(call: dict[str, Any]) -> bytes:
     """A call to permute as it goes through a socket."""
     body = json.dumps(call).encode()
@@ -109,7 +96,7 @@ def test_a_lane_killed_in_a_call_is_reported_to_its_caller_and_replaced(
 
     with Client(server.url, retries=0) as client:
         transposed(client)
-        with paused(lane):
+        with suspended(lane):
             call = pool.submit(transposed, client)
             until(lambda: lane_state(server)["in_flight"] == 1)
             lane.kill()
@@ -130,7 +117,7 @@ def test_the_sdk_gets_its_answer_although_the_lane_is_killed(
     lane = lane_of(server)
 
     with Client(server.url) as client:
-        with paused(lane):
+        with suspended(lane):
             calls = [pool.submit(transposed, client) for _ in range(8)]
             until(lambda: lane_state(server)["in_flight"] == 8)
             lane.kill()
@@ -145,7 +132,7 @@ def test_calls_that_the_killed_lane_had_not_begun_notice_only_delay(
     lane = lane_of(server)
 
     with Client(server.url, retries=0) as client:
-        with paused(lane):
+        with suspended(lane):
             first = pool.submit(transposed, client)
             until(lambda: lane_state(server)["in_flight"] == 1)
             others = [pool.submit(transposed, client) for _ in range(12)]
@@ -174,7 +161,7 @@ def test_a_deadline_ends_the_wait_and_not_the_lane(server: Server) -> None:
     with Client(server.url) as client:
         transposed(client)  # its plan is known from here on, so that the call gets to the lane
 
-    with Client(server.url, timeout_s=0.5, retries=0) as impatient, paused(lane):
+    with Client(server.url, timeout_s=0.5, retries=0) as impatient, suspended(lane):
         with pytest.raises(TimedOut):
             transposed(impatient)
         until(lambda: lane_state(server)["in_flight"] == 1)
@@ -189,7 +176,7 @@ def test_a_call_whose_client_left_before_its_turn_is_dropped(server: Server) -> 
     lane = lane_of(server)
     httpx.post(f"{server.url}/v1/kernels/permute", json=IDENTITY).raise_for_status()
 
-    with paused(lane):
+    with suspended(lane):
         sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
         for sock in sockets:
             sock.sendall(raw(IDENTITY))
@@ -208,7 +195,7 @@ def test_a_client_that_leaves_with_two_requests_on_their_way_is_no_error(server:
     httpx.post(f"{server.url}/v1/kernels/permute", json=IDENTITY).raise_for_status()
     left = metric(server, LEFT)
 
-    with paused(lane_of(server)):
+    with suspended(lane_of(server)):
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
             sock.sendall((raw(IDENTITY)) * 2)
             until(lambda: lane_state(server)["in_flight"] == 1)
@@ -222,7 +209,7 @@ def test_sigterm_lets_calls_under_way_end(pool: ThreadPoolExecutor) -> None:
     with running_server(SMALL) as leaving, Client(leaving.url, retries=0) as client:
         transposed(client)
         lane = lane_of(leaving)
-        with paused(lane):
+        with suspended(lane):
             call = pool.submit(transposed, client)
             until(lambda: lane_state(leaving)["in_flight"] == 1)
             leaving.process.send_signal(signal.SIGTERM)
@@ -249,7 +236,7 @@ def test_a_killed_server_leaves_no_process_behind() -> None:
 
 def test_more_calls_than_may_wait_are_refused_with_retry_after(pool: ThreadPoolExecutor) -> None:
     settings = {**SMALL, "WARPCALL_MAX_QUEUE": "2"}
-    with running_server(settings) as small, paused(lane_of(small)):
+    with running_server(settings) as small, suspended(lane_of(small)):
         calls = [
             pool.submit(httpx.post, f"{small.url}/v1/kernels/permute", json=IDENTITY, timeout=60)
             for _ in range(14)

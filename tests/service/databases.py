@@ -20,6 +20,7 @@ import pytest
 
 from demo.server import COMMAND
 from tests import forks
+from tests.suspended import suspend, suspended
 from warpcall_service.auth import users
 from warpcall_service.identity import Role
 from warpcall_service.store.database import Store
@@ -107,8 +108,8 @@ class Postgres:
     def frozen(self) -> Iterator[None]:
         """Let all its processes stand still: connections are made, and nothing is answered."""
         postmaster = self._postmaster()
-        postmaster.suspend()  # so that there are no further ones
-        with _suspended([*postmaster.children(), postmaster]):
+        suspend(postmaster)  # so that there are no further ones
+        with suspended(*postmaster.children(), postmaster):
             yield
 
     @contextmanager
@@ -117,7 +118,7 @@ class Postgres:
         name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
         serving = self.processes(name)
         assert serving
-        with _suspended(serving):
+        with suspended(*serving):
             yield
 
     @contextmanager
@@ -162,19 +163,6 @@ class Postgres:
     def psql(self, statement: str) -> None:
         command = [f"{POSTGRES}/psql", "-qXv", "ON_ERROR_STOP=1", "-c", statement]
         subprocess.run([*command, self.url.format("postgres")], check=True, timeout=60)
-
-
-@contextmanager
-def _suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
 
 
 @contextmanager

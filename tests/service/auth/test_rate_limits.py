@@ -20,6 +20,7 @@ import safetensors.numpy
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, logged, metrics, problem_of, tensor
+from tests.suspended import suspended
 
 MIB = 1 << 20
 PATIENCE_S = 15.0
@@ -245,8 +246,7 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
     call(alice, 3 * MIB)  # its plan is known from here on: a lane that stands still answers nothing
     call(bob)
     before = len(calls_done(server))
-    lane.suspend()
-    try:
+    with suspended(lane):
         threads = [threading.Thread(target=call, args=(alice, 3 * MIB)) for _ in range(6)]
         for number, thread in enumerate(threads, 1):
             thread.start()
@@ -254,8 +254,6 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
         threads.append(threading.Thread(target=call, args=(bob,)))
         threads[-1].start()
         wait_until(7)
-    finally:
-        lane.resume()
     for thread in threads:
         thread.join()
 

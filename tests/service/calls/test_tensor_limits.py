@@ -19,6 +19,7 @@ from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, problem_of, well
 from tests.service.stored_tensors import ALL, X, get, listed, memory, put
+from tests.suspended import suspend
 from warpcall import InvalidInput
 from warpcall_service.calls.tensor_session import common_lane
 
@@ -151,7 +152,7 @@ def test_a_call_that_waits_with_a_tensor_when_the_lane_dies_is_refused(
     headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "out=y"}
     alice.post(f"{PERMUTE}?dims=0,1", headers=headers)  # checked once: the next ones only wait
     lane = lane_of(shared[0])
-    lane.suspend()
+    suspend(lane)
 
     with ThreadPoolExecutor(4) as pool:
         waiting = [

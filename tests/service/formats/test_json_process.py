@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -19,6 +18,7 @@ import pytest
 from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, header, problem_of, tensor, well
+from tests.suspended import suspend, suspended
 
 PATIENCE_S = 60.0
 until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
@@ -82,15 +82,6 @@ def large_infer(http: httpx.Client) -> httpx.Response:
     return http.post("/v2/models/permute/infer", json=body)
 
 
-@contextmanager
-def standing_still(process: psutil.Process) -> Iterator[None]:
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
-
-
 @pytest.mark.parametrize("send", [large, large_answer, large_infer])
 def test_others_are_served_while_large_json_is_read_or_written(
     send: Callable[[httpx.Client], httpx.Response],
@@ -100,7 +91,7 @@ def test_others_are_served_while_large_json_is_read_or_written(
 ) -> None:
     process = the_process(http, server)
 
-    with standing_still(process):
+    with suspended(process):
         waiting = [threads.submit(send, http) for _ in range(6)]  # more than run at a time
         until(lambda: in_flight(http) > len(waiting))
         served = [well(http).status_code for _ in range(3)]
@@ -167,7 +158,7 @@ def killed_over_a_document(
 def test_a_process_that_stands_still_is_replaced(server: Server, http: httpx.Client) -> None:
     process = the_process(http, server)
 
-    process.suspend()
+    suspend(process)
     answer = large(http, **{"x-warpcall-timeout": "0.5"})
 
     problem_of(answer, 504, "timed-out", None)

@@ -33,6 +33,7 @@ from tests.service.job_requests import (
     submit,
 )
 from tests.service.requests import well
+from tests.suspended import suspend
 from tests.waiting import until
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import TAG_VARIABLE
@@ -176,7 +177,7 @@ def test_a_job_is_not_blamed_for_a_server_that_stood_still(
     reached(http, job, lambda found: found["state"] == "running")
     stopped = [psutil.Process(server.process.pid), *processes(server)]
     for process in stopped:
-        process.suspend()  # as a container is paused
+        suspend(process)  # as a container is paused
     time.sleep(8)  # longer than the job may be quiet, or keep the device
     for process in stopped:
         process.resume()

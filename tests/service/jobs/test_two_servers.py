@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -36,6 +37,7 @@ from tests.service.job_requests import (
     submit,
 )
 from tests.service.requests import logged
+from tests.suspended import suspend
 from tests.waiting import until
 from warpcall_service.store.tables import Job as Row
 
@@ -116,7 +118,7 @@ def test_a_server_that_stood_still_ends_its_run_and_the_other_ones_result_stays(
     with beside(database, tmp_path / "a") as a:
         job = waiting_on(a)
         old = [measurer(a), *processes(a)]
-        os.kill(a.process.pid, signal.SIGSTOP)
+        suspend(psutil.Process(a.process.pid))
         try:
             with beside(database, tmp_path / "b") as b, client(b) as http:
                 reached(http, job, lambda found: found["attempts"] == 2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+
+import psutil
 
 from warpcall.wire import TensorInfo
 from warpcall_service.identity import LOCAL
@@ -40,11 +40,11 @@ def lane(engine: LocalEngine) -> LaneStatus:
     return engine.status()[0]
 
 
-def send(engine: LocalEngine, number: signal.Signals | int) -> None:
-    """Send a signal to the lane's process."""
+def process(engine: LocalEngine) -> psutil.Process:
+    """The lane's process."""
     pid = lane(engine).pid
     assert pid is not None
-    os.kill(pid, number)
+    return psutil.Process(pid)
 
 
 async def permute(engine: LocalEngine, nbytes: int) -> Plan:

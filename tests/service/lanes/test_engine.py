@@ -16,7 +16,8 @@ import uvloop
 
 from bench.descriptors import held
 from tests.forks import forked_workers
-from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, send, started, until
+from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, process, started, until
+from tests.suspended import suspend, suspended
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.lanes.engine import EngineError, LocalEngine
@@ -123,7 +124,7 @@ def test_questions_to_a_lane_that_stands_still_do_not_pile_up() -> None:
 
     async def play() -> int:
         async with started() as engine:
-            send(engine, signal.SIGSTOP)
+            suspend(process(engine))
             tracemalloc.start()
             for _ in range(100):
                 caller = asyncio.create_task(
@@ -150,9 +151,9 @@ def test_a_start_without_descriptors_is_tried_again_and_leaves_none_open() -> No
         async with started(**QUICK) as engine:
             before = held(os.getpid())
             for number in range(8):
-                restarts = lane(engine).restarts
+                restarts, pid = lane(engine).restarts, process(engine).pid
                 with descriptors_left(number):
-                    send(engine, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
                     await until(
                         lambda more=restarts + 1: (  # type: ignore[misc]  # a default binds it
                             lane(engine).restarts > more
@@ -180,8 +181,7 @@ def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_d
     async def play() -> tuple[TimedOut, LaneStatus, LaneStatus, LaneStatus]:
         async with started() as engine:
             plan = await permute(engine, 5)
-            send(engine, signal.SIGSTOP)
-            try:
+            with suspended(process(engine)):
                 sent = [
                     asyncio.create_task(call(engine, plan, PATIENCE_S)) for _ in range(MAX_AHEAD)
                 ]
@@ -193,8 +193,6 @@ def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_d
                 with pytest.raises(TimedOut) as raised:
                     await asyncio.wait_for(late, deadline_s + MARGIN_S)
                 after = lane(engine)
-            finally:
-                send(engine, signal.SIGCONT)
             await asyncio.gather(*sent)
             return raised.value, before, waiting, after
 
@@ -217,7 +215,7 @@ def test_a_failure_that_nobody_expected_does_not_end_the_replacing(
         async with started(**QUICK) as engine:
             with monkeypatch.context() as patched:
                 patched.setattr(subprocess, "Popen", fail)
-                send(engine, signal.SIGKILL)
+                process(engine).kill()
                 await until(lambda: lane(engine).restarts > 2)
                 reason = lane(engine).reason
             await until(lambda: engine.ready)
@@ -242,7 +240,7 @@ def test_a_failure_in_what_follows_a_death_does_not_end_the_replacing(
                     raise failure
 
             engine.on_lost = fail_once
-            send(engine, signal.SIGKILL)
+            process(engine).kill()
             await until(lambda: lane(engine).restarts > 0 and engine.ready)
             await permute(engine, 5)
 
@@ -254,7 +252,7 @@ def test_a_failure_in_what_follows_a_death_does_not_end_the_replacing(
 def test_a_process_that_a_signal_without_a_name_ended_is_replaced() -> None:
     async def play() -> None:
         async with started(**QUICK) as engine:
-            send(engine, signal.SIGRTMIN + 1)
+            process(engine).send_signal(signal.SIGRTMIN + 1)
             await until(lambda: lane(engine).restarts == 1 and engine.ready)
             await permute(engine, 5)
 
@@ -274,10 +272,10 @@ def test_a_server_whose_arena_cannot_be_made_says_so() -> None:
 def test_a_question_is_answered_by_the_next_process_if_its_own_is_killed() -> None:
     async def play() -> list[Plan | Problem]:
         async with started() as engine:
-            send(engine, signal.SIGSTOP)
+            suspend(process(engine))
             asked = [asyncio.create_task(permute(engine, n)) for n in range(1, 40)]
             await asyncio.sleep(0.1)
-            send(engine, signal.SIGKILL)
+            process(engine).kill()
             return list(await asyncio.gather(*asked))
 
     assert len(asyncio.run(play())) == 39
@@ -286,7 +284,7 @@ def test_a_question_is_answered_by_the_next_process_if_its_own_is_killed() -> No
 def test_questions_that_keep_coming_do_not_delay_the_end_of_a_lane_that_stands_still() -> None:
     async def play() -> None:
         async with started(call_timeout_s=3.0, grace_s=0.5) as engine:
-            send(engine, signal.SIGSTOP)
+            suspend(process(engine))
             callers = set()
             for nbytes in range(1, 1000):
                 callers.add(asyncio.create_task(permute(engine, nbytes)))

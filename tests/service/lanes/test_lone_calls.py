@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import pytest
 
-from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, send, started, until
+from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, process, started, until
+from tests.suspended import suspended
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.messages import Done
@@ -94,13 +94,10 @@ async def rises(counted: Counted, before: int, together: int = 1) -> tuple[bool,
 
 async def rises_while_stopped(engine: LocalEngine, counted: Counted, together: int) -> bool:
     plan = await permute(engine, 5)
-    send(engine, signal.SIGSTOP)
-    try:
+    with suspended(process(engine)):
         calls = [asyncio.create_task(call(engine, plan, PATIENCE_S)) for _ in range(together)]
         await until(lambda: lane(engine).in_flight == together)
         found = await counted.rise()
-    finally:
-        send(engine, signal.SIGCONT)
     await asyncio.gather(*calls)
     return found
 

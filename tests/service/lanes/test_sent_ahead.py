@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import pytest
 
-from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, send, started, until
+from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, process, started, until
+from tests.suspended import suspended
 from warpcall_service.lanes.lane_call import MAX_AHEAD, MAX_SHORT_AHEAD
 from warpcall_service.lanes.status import LaneStatus
 
@@ -27,8 +27,7 @@ def test_more_calls_are_sent_ahead_if_they_are_short_and_alike(
         async with started() as engine:
             plan, other = await permute(engine, 5), await permute(engine, 7)
             await call(engine, plan, PATIENCE_S)  # until then nobody knows how long one takes
-            send(engine, signal.SIGSTOP)
-            try:
+            with suspended(process(engine)):
                 calls = [
                     asyncio.create_task(call(engine, plan, PATIENCE_S)) for _ in range(expected + 3)
                 ]
@@ -39,8 +38,6 @@ def test_more_calls_are_sent_ahead_if_they_are_short_and_alike(
                 ]
                 await until(lambda: lane(engine).queued == 5)
                 mixed = lane(engine)
-            finally:
-                send(engine, signal.SIGCONT)
             await asyncio.gather(*calls)
             return alike, mixed
 
@@ -58,8 +55,7 @@ def test_a_call_of_another_kind_does_not_follow_many_short_ones(
         async with started() as engine:
             plan, other = await permute(engine, 5), await permute(engine, 7)
             await call(engine, plan, PATIENCE_S)
-            send(engine, signal.SIGSTOP)
-            try:
+            with suspended(process(engine)):
                 calls = [
                     asyncio.create_task(call(engine, plan, PATIENCE_S)) for _ in range(MAX_AHEAD)
                 ]
@@ -69,8 +65,6 @@ def test_a_call_of_another_kind_does_not_follow_many_short_ones(
                 calls.append(asyncio.create_task(call(engine, plan, PATIENCE_S)))
                 await until(lambda: lane(engine).queued == 2)
                 found = lane(engine)
-            finally:
-                send(engine, signal.SIGCONT)
             await asyncio.gather(*calls)
             return found
 

@@ -22,6 +22,7 @@ from demo.server import COMMAND, Server, running_server
 from tests.service.job_requests import BRIEF, client, submit
 from tests.service.nodes.test_nodes import killed
 from tests.service.stopped_lane import stopped_lane
+from tests.suspended import suspended
 from tests.waiting import until
 from warpcall import Client
 from warpcall_service.http.listen import ServerError
@@ -211,12 +212,9 @@ def test_a_server_that_starts_does_not_listen_on_the_public_port(two: Server) ->
     until(starts_its_worker, timeout_s=WAIT_S)
     worker, starting = found[0], found[0].parent()
     assert starting is not None
-    worker.suspend()  # so that the server does not become ready
-    try:
+    with suspended(worker):  # so that the server does not become ready
         early = listens(starting, two.port)
         count = len(below(two))
-    finally:
-        worker.resume()
     until(lambda: listens(starting, two.port), timeout_s=WAIT_S)
     both(two)
 

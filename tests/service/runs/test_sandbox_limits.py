@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.service.runs.sandboxes import ROOT, needs_bubblewrap, settings, tried
+from tests.suspended import suspend
 from tests.waiting import until
 from warpcall_service.runs import cgroups
 from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed
@@ -243,7 +244,7 @@ tried({{"x": "import time; time.sleep(600)"}}, settings(Path({str(tmp_path / "da
     until(all_run, "it does not start")
 
     reaper = next(p for p, line in seen.items() if "warpcall_service.runs.reaper" in line)
-    parent.suspend()  # so that it does not end what the reaper leaves
+    suspend(parent)  # so that it does not end what the reaper leaves
     reaper.kill()
     parent.kill()
     server.wait()

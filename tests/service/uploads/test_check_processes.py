@@ -14,6 +14,7 @@ import pytest
 from tests.service.compile_reports import sources
 from tests.service.runs.sandboxes import needs_bubblewrap, settings
 from tests.service.uploads.processes import reapers_of, waiting_of
+from tests.suspended import suspend
 from warpcall_service.runs.one_shot import OneShotError
 from warpcall_service.settings import Settings
 from warpcall_service.uploads.check_processes import CheckProcesses
@@ -202,7 +203,7 @@ def test_a_process_that_is_killed_before_it_has_the_request_costs_no_check(
     async def test(processes: CheckProcesses) -> None:
         processes.expect(trusted=False)
         process = await one_waiting()
-        process.suspend()
+        suspend(process)
         asked = asyncio.create_task(answer(processes))
         await asyncio.sleep(0.2)
         process.kill()
