@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 WORKERS_PER_CORE = 2  # many tests wait, for leases and deadlines, and leave their core to others
 MOST_WORKERS = 16  # there are some hundred files
+HTTPX_TIMEOUT_S = 60.0
 # Files whose tests have nothing in common: side by side they do not take longer than one of them.
 APART = {
     f"tests/{name}.py"
@@ -138,6 +140,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     os.environ["XDG_CONFIG_HOME"] = os.devnull  # whoever tests may have a profile: it has no say
+    with contextlib.suppress(ImportError):  # without httpx only kernels are tested
+        from httpx._config import DEFAULT_TIMEOUT_CONFIG
+
+        # A server on a busy machine may take longer than the 5 s that httpx waits by default.
+        DEFAULT_TIMEOUT_CONFIG.connect = DEFAULT_TIMEOUT_CONFIG.read = HTTPX_TIMEOUT_S
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

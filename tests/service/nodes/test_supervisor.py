@@ -323,24 +323,29 @@ def test_sigterm_ends_all_in_good_order(tmp_path: Path) -> None:
 
 
 def test_sigterm_to_every_process_at_once_lets_calls_end(tmp_path: Path) -> None:
-    with (
-        two_servers(tmp_path) as two,
-        Client(two.url, retries=0) as gpu,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        own = [f"{node['url']}/readyz" for node in both(two)]
-        gpu.permute(X, dims=(1, 0))
+    """Each server has a call, so that none has ended when the supervisor passes the signal on."""
+    x = {"dtype": "F32", "shape": X.shape, "data": X.tolist()}
+    request = {"inputs": {"x": x}, "params": {"dims": [1, 0]}}
+
+    def call(url: str) -> httpx.Response:
+        headers = {"accept": "application/json"}
+        return httpx.post(f"{url}/v1/kernels/permute", json=request, headers=headers)
+
+    with two_servers(tmp_path) as two, ThreadPoolExecutor(2) as threads:
+        urls = [node["url"] for node in both(two)]
+        for url in urls:
+            call(url).raise_for_status()  # its plan is known from here on
         processes = psutil.Process(two.process.pid).children(recursive=True)
         with stopped_lane(two):
-            call = threads.submit(gpu.permute, X, dims=(1, 0))
-            until(lambda: any('"in_flight":1' in httpx.get(url, timeout=30).text for url in own))
+            calls = threads.map(call, urls)
+            until(lambda: all('"in_flight":1' in httpx.get(f"{url}/readyz").text for url in urls))
             for pid in [two.process.pid, *(process.pid for process in processes)]:
                 os.kill(pid, signal.SIGTERM)
             until(lambda: two.log.read_text().count("SIGINT: the server stops") == 2)
-        got = call.result()
+        answers = list(calls)
         status = two.process.wait(WAIT_S)
 
-    np.testing.assert_array_equal(got, X.T)
+    assert [answer.json()["outputs"]["out"]["data"] for answer in answers] == [X.T.tolist()] * 2
     assert status == 0
 
 
