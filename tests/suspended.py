@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
-from tests.waiting import until
-
+TIMEOUT_S = 30.0
 STANDING_STILL = "TtZX"  # stopped, stopped by a tracer, ended and not waited for, ended
 
 
@@ -23,21 +23,30 @@ def suspend(process: psutil.Process) -> None:
         psutil.NoSuchProcess: it has ended.
     """
     process.suspend()
-    until(lambda: all(state in STANDING_STILL for state in _states(process)), timeout_s=30)
+    _wait_for_threads(process)
 
 
 @contextmanager
 def suspended(*processes: psutil.Process) -> Iterator[None]:
     """Let processes stand still; it does not matter if some end, before or meanwhile."""
-    for process in processes:
+    for process in processes:  # at once, so that none sees another one stand still
         with suppress(psutil.NoSuchProcess):
-            suspend(process)
+            process.suspend()
+    for process in processes:
+        _wait_for_threads(process)
     try:
         yield
     finally:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
+
+
+def _wait_for_threads(process: psutil.Process) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not all(state in STANDING_STILL for state in _states(process)):
+        assert time.monotonic() < deadline, "the process does not stand still"
+        time.sleep(0.001)
 
 
 def _states(process: psutil.Process) -> list[str]:

@@ -20,7 +20,7 @@ import pytest
 
 from demo.server import COMMAND
 from tests import forks
-from tests.suspended import suspend, suspended
+from tests.suspended import suspended
 from warpcall_service.auth import users
 from warpcall_service.identity import Role
 from warpcall_service.store.database import Store
@@ -108,7 +108,7 @@ class Postgres:
     def frozen(self) -> Iterator[None]:
         """Let all its processes stand still: connections are made, and nothing is answered."""
         postmaster = self._postmaster()
-        suspend(postmaster)  # so that there are no further ones
+        postmaster.suspend()  # so that there are no further ones
         with suspended(*postmaster.children(), postmaster):
             yield
 
