@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
-TIMEOUT_S = 30.0
+from tests.waiting import until
+
 STANDING_STILL = "TtZX"  # stopped, stopped by a tracer, ended and not waited for, ended
 
 
@@ -29,12 +29,12 @@ def suspend(process: psutil.Process) -> None:
 @contextmanager
 def suspended(*processes: psutil.Process) -> Iterator[None]:
     """Let processes stand still; it does not matter if some end, before or meanwhile."""
-    for process in processes:  # at once, so that none sees another one stand still
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-    for process in processes:
-        _wait_for_threads(process)
     try:
+        for process in processes:  # all before the first wait: some may need an answer of others
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        for process in processes:
+            _wait_for_threads(process)
         yield
     finally:
         for process in processes:
@@ -43,10 +43,10 @@ def suspended(*processes: psutil.Process) -> Iterator[None]:
 
 
 def _wait_for_threads(process: psutil.Process) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not all(state in STANDING_STILL for state in _states(process)):
-        assert time.monotonic() < deadline, "the process does not stand still"
-        time.sleep(0.001)
+    until(
+        lambda: all(state in STANDING_STILL for state in _states(process)),
+        "the process does not stand still",
+    )
 
 
 def _states(process: psutil.Process) -> list[str]:

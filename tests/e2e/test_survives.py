@@ -24,7 +24,7 @@ from tests.suspended import suspended
 from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
-WAIT_S = 60.0
+WAIT_S = 15.0
 SMALL = {"WARPCALL_ARENA_BYTES": "64MiB"}  # quick to make
 LEFT = 'warpcall_requests_total{op="permute",status="499"}'
 IDENTITY = {

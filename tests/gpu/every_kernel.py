@@ -21,9 +21,8 @@ from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
 LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
-FEWER = (
-    (4000, 4),
-)  # test elements, and how many for each element, from which on REVERSED is taken
+# Test elements, and how many for each element, from which on REVERSED is taken.
+FEWER = ((4000, 4),)
 # Constants that keep small tensors from the variants for large ones, and values with which they do
 # not.
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
