@@ -7,6 +7,8 @@ import triton.language as tl
 
 from warpcall_kernels._isin.hash_set import (
     EQUAL,
+    EQUAL_HITS,
+    HITS,
     OVERFLOW,
     TABLE,
     key_range,
@@ -126,6 +128,15 @@ def fill_kernel(
 
 
 @triton.jit
+def _more_than(
+    most: tl.constexpr, counter: tl.tensor, hits: tl.tensor, KEY: tl.constexpr
+) -> tl.tensor:
+    """Add the hits of this program to a counter, and say whether it is greater than `most` then."""
+    count = tl.sum(hits.to(tl.int32), 0).to(KEY)
+    return tl.atomic_add(counter, count, sem="relaxed") + count > most
+
+
+@triton.jit
 def judge_kernel(
     x_ptr: tl.tensor,
     test_ptr: tl.tensor,
@@ -149,21 +160,22 @@ def judge_kernel(
 ) -> None:
     """Look up BLOCK elements, and as many other test elements, in the filter of the first blocks.
 
-    If more than MOST_HITS of the elements pass, DIRECT is set; if more than MOST_EQUAL of the test
-    elements do, EQUAL.
+    If more than MOST_HITS of the elements of all programs pass, DIRECT is set; if more than MOST_EQUAL of
+    the test elements do, EQUAL.
     """
     _low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if not dense:
-        at = tl.arange(0, BLOCK).to(tl.int64)
-        key, valid = keys_of(tl.load(x_ptr + at * m // BLOCK), COMMON, KEY)
+        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        sampled = tl.num_programs(0).to(tl.int64) * BLOCK
+        key, valid = keys_of(tl.load(x_ptr + at * m // sampled), COMMON, KEY)
         word, bits = bloom_bits(ws_ptr, mix(key, factor, KEY), bloom, bloom_words, BITS, WORD)
         hits = valid & ((tl.load(word) & bits) == bits)
-        if tl.sum(hits.to(tl.int32), 0) > MOST_HITS:
+        if _more_than(MOST_HITS, ws_ptr + HITS, hits, KEY):
             tl.store(ws_ptr + OVERFLOW, tl.full([], DIRECT, KEY))
-        at = at * n // BLOCK
+        at = at * n // sampled
         key, valid = keys_of(tl.load(test_ptr + at), COMMON, KEY)
         word, bits = bloom_bits(ws_ptr, mix(key, factor, KEY), bloom, bloom_words, BITS, WORD)
         others = valid & (at // FILL_BLOCK % FIRST_SHARE != 0)
         equal = others & ((tl.load(word) & bits) == bits)
-        if tl.sum(equal.to(tl.int32), 0) > MOST_EQUAL:
+        if _more_than(MOST_EQUAL, ws_ptr + EQUAL_HITS, equal, KEY):
             tl.store(ws_ptr + EQUAL, tl.full([], 1, KEY))
