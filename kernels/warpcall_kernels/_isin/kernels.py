@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from warpcall_kernels._isin.few import load_tests
 from warpcall_kernels._isin.hash_set import (
     HIGH,
     LOW_INVERTED,
@@ -19,6 +20,7 @@ from warpcall_kernels._isin.hash_set import (
     filter_words,
     has_bits,
     key_range,
+    keys_of,
     load_keys,
     span_of,
     store_block,
@@ -67,13 +69,35 @@ def whole_range(
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The least key, the span, and whether a bitmap is taken, from the ranges behind the workspace.
-
-    The first program writes the range into the header, for later launches.
-    """
+    """The least key, the span, and whether a bitmap is taken, from the ranges behind the workspace."""
     at = tl.arange(0, PROGRAMS)
     low_inverted = tl.max(tl.load(ws_ptr + words + at), 0)
     high = tl.max(tl.load(ws_ptr + words + PROGRAMS + at), 0)
+    low, span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
+    return low, span, dense
+
+
+@triton.jit
+def range_of(
+    ptr: tl.tensor, n: tl.tensor, COMMON: tl.constexpr, KEY: tl.constexpr, SIZE: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The complement of the least and the greatest key of up to SIZE integers."""
+    key, _valid = keys_of(load_tests(ptr, 0, n, SIZE), COMMON, KEY)
+    return tl.max(~key, 0), tl.max(key, 0)
+
+
+@triton.jit
+def write_range(
+    ws_ptr: tl.tensor,
+    low_inverted: tl.tensor,
+    high: tl.tensor,
+    slots: tl.tensor,
+    KEY: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The least key, the span, and whether a bitmap is taken, of keys in a range.
+
+    The first program writes the range into the header, for later launches.
+    """
     if tl.program_id(0) == 0:
         tl.store(ws_ptr + LOW_INVERTED, low_inverted)
         tl.store(ws_ptr + HIGH, high)
@@ -113,23 +137,29 @@ def build_kernel(
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
+    RANGED: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Add a block of members to a zeroed set.
 
-    If PROGRAMS is 0, `range_kernel` has written the range into the header.
+    Each program finds the range of up to RANGED members itself, while the set is zeroed. If that is 0,
+    it is that of PROGRAMS ranges; if that is 0 as well, `range_kernel` has written it into the header.
     """
     if PDL:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+    if RANGED > 0:
+        low_inverted, high = range_of(test_ptr, n, COMMON, KEY, RANGED)
     if PDL:
         gdc_wait()
     low, dense = 0, False
     if SET == "either":
-        if PROGRAMS > 0:
+        if RANGED > 0:
+            low, _span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
+        elif PROGRAMS > 0:
             low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
         else:
             low, _span, dense = key_range(ws_ptr, slots, KEY)

@@ -18,7 +18,7 @@ from warpcall_kernels._isin.hash_set import (
     set_bits,
     store_block,
 )
-from warpcall_kernels._isin.kernels import whole_range
+from warpcall_kernels._isin.kernels import range_of, whole_range, write_range
 
 
 @triton.jit
@@ -36,22 +36,29 @@ def keep_kernel(
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
+    RANGED: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Make a block of elements the set, as a hash set or, with TWO_BITMAPS, as a bitmap.
 
-    With one bitmap the range says enough: it will hold the test elements.
+    With one bitmap the range says enough: it will hold the test elements. RANGED and PROGRAMS are as
+    for `build_kernel`.
     """
     if PDL:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
+    if RANGED > 0:
+        low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
     if PDL:
         gdc_wait()
     if SET == "either":
-        low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+        if RANGED > 0:
+            low, _span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
+        else:
+            low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
         if dense:
             if TWO_BITMAPS:
                 set_bits(ws_ptr, key - low, valid, KEY)

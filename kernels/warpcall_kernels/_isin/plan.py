@@ -76,6 +76,14 @@ PREPARING = 128  # programs of this step, each of which finds the range of its m
 # 2^10 sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the
 # build.
 FUSED_N = 1 << 22
+# Members up to which each program that builds finds the range of all of them instead, while the table
+# is zeroed. On an H200, sparse and dense: 2^10 int64 in 2^16 by REVERSED: 11.5 and 10.5 us, 12.6 and
+# 11.3 otherwise; 2^16 int64 in 2^11 by LARGE: 10.1 and 8.6, 10.6 and 9.2.
+RANGED_N = 1 << 12
+# Such a program has the values and warps of the first entry with at least as many bytes as all members.
+# 2^14 int64 in 2^10: 9.4 and 8.0 us, 9.8 and 7.7 with 256 values; in 2^12: 9.9 and 8.2, 26.9 and 25.2
+# with 32.
+RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
 # Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the
 # place of others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one after the other.
 OVERLAPPING = 1 << 20
@@ -189,7 +197,7 @@ def launches(
     if variant is Variant.FILTERED:
         table = Table.of(common, n, small=False)
         kept = CandidateSet.of(table, m)
-        prepare = _prepare(table, common, kept.ranges, n, words[1], RANGES)
+        prepare = _prepare(table, common, kept.ranges, n, words[1], programs=RANGES)
         return plan_filtered(call, table, kept, _shared(table, common), prepare, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m, small=False), common, m, n, invert, words)
@@ -218,15 +226,15 @@ def _prepare(
     words: int,
     n: int,
     dtype: Any,
-    programs: int = 0,
     *,
+    programs: int = PREPARING,
+    ranged: int = 0,
     pdl: bool = False,
 ) -> Launch:
-    programs = programs or PREPARING
     arguments = {
         "n": n,
         "words": words,
-        "RANGE": table.kind is Kind.EITHER,
+        "RANGE": table.kind is Kind.EITHER and not ranged,
         "COMMON": common,
         "KEY": key_dtype(common),
         "PROGRAMS": programs,
@@ -244,9 +252,12 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     shared = _shared(table, common)
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
-    build = {**shared, **_blocks(n, fewest=True), "n": n, "words": table.words}
+    ranged = _ranged(table, n)
+    shape = _ranged_blocks(table, ranged) if ranged else _blocks(n, fewest=True)
+    build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
     probe = {**shared, **_looked_up(table, m, n), "m": m, "INVERT": invert}
-    steps = [(_prepare(table, common, table.words, n, words[1], pdl=shared["PDL"]), "tw")]
+    zero = _prepare(table, common, table.words, n, words[1], ranged=ranged, pdl=shared["PDL"])
+    steps = [(zero, "tw")]
     fused = PREPARING if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
@@ -264,6 +275,18 @@ def _overlapped(n: int) -> dict[str, bool]:
     if n <= OVERLAPPING and overlaps_launches():
         return {"PDL": True, "launch_pdl": True}
     return {"PDL": False}
+
+
+def _ranged(table: Table, n: int) -> int:
+    """The room for n members whose range each program that builds finds itself; 0 for more members."""
+    return triton.next_power_of_2(n) if table.kind is Kind.EITHER and n <= RANGED_N else 0
+
+
+def _ranged_blocks(table: Table, ranged: int) -> dict[str, int]:
+    """How many of so many members such a program has, and its warps."""
+    size = ranged * table.itemsize
+    block, warps = next(shape for most, *shape in RANGED_BLOCKS if size <= most)
+    return {"BLOCK": block, "num_warps": warps}
 
 
 def _blocks(values: int, *, fewest: bool = False) -> dict[str, int]:
@@ -313,12 +336,14 @@ def _reversed(
     marks = table.words
     # A byte for each slot and one for key 0, or the second bitmap.
     zeroed = marks + max(table.slots // table.itemsize + 1, shared["TWO_BITMAPS"] * table.words)
-    keep = {**shared, **_blocks(m), "n": m, "words": zeroed, "PROGRAMS": PREPARING}
+    ranged = _ranged(table, m)
+    shape = _ranged_blocks(table, ranged) if ranged else _blocks(m)
+    keep = {**shared, **shape, "n": m, "words": zeroed, "RANGED": ranged, "PROGRAMS": PREPARING}
     keep["LOOK"] = m > UNREAD
     mark = {**shared, **_blocks(n), "n": n, "marks": marks}
     collect = {**shared, **_blocks(m), "m": m, "marks": marks, "INVERT": invert}
     steps = (
-        (_prepare(table, common, zeroed, m, words[0], pdl=shared["PDL"]), "xw"),
+        (_prepare(table, common, zeroed, m, words[0], ranged=ranged, pdl=shared["PDL"]), "xw"),
         (_over(m, keep_kernel, keep, (words[0], None)), "xw"),
         (_over(n, mark_kernel, mark, (words[1], None)), "tw"),
         (_over(m, collect_kernel, collect, (words[0], None, None)), "xwo"),
