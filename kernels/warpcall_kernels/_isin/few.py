@@ -38,16 +38,20 @@ def compare_kernel(
     COMMON: tl.constexpr,
     TESTS: tl.constexpr,
     GROUPS: tl.constexpr,
+    SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Compare a block of elements with up to TESTS test elements, which a thread has in registers.
+    """Compare a block of elements with up to TESTS test elements, which threads have in registers.
 
-    Test elements are compared in GROUPS groups. In each, a comparison waits for the one before.
+    SPLIT neighbouring threads share the test elements for an element. Those of a thread are compared in
+    GROUPS groups. In each, a comparison waits for the one before.
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     x = promote(load_block(x_ptr, start, m, BLOCK), COMMON)
     test = promote(load_tests(test_ptr, 0, n, TESTS), COMMON)
-    groups = tl.reshape(test, [GROUPS, TESTS // GROUPS])
-    found = tl.reduce(x[None, None, :] == groups[:, :, None], 1, either)
+    groups = tl.reshape(test, [GROUPS, TESTS // GROUPS // SPLIT, SPLIT])
+    found = x[None, None, :, None] == groups[:, :, None, :]
+    found = tl.reduce(found, 1, either)
     found = tl.reduce(found, 0, either)
+    found = tl.reduce(found, 1, either)
     store_block(out_ptr, start, m, found ^ INVERT, BLOCK)

@@ -18,7 +18,6 @@ from warpcall_kernels.op.launch import Launch
 MULTIPROCESSORS = 132
 
 # COMPARE
-LEAST_TESTS = 4  # test elements that are compared at least; past the end, the last one again
 # Elements of a program of 4 warps, for SOME elements or more; WIDE_COMPARED_BLOCK of 64 bits, so
 # that a thread reads them in two accesses. 2^22 int64 in 2^2 on an H200: 13.8 us, 15.0 with 1024.
 COMPARED_BLOCK, WIDE_COMPARED_BLOCK, SOME = 1024, 512, 1 << 17
@@ -26,8 +25,11 @@ COMPARED_BLOCK, WIDE_COMPARED_BLOCK, SOME = 1024, 512, 1 << 17
 # as threads, they are loaded once and shared. Otherwise each thread loads all of them into its
 # registers. 2^16 int64 in 2^6 on an H200: 5.0 us, 5.8 with 128 threads.
 SHORT_BLOCK, BLOCK_OF_64 = 128, 64
-# GROUPED test elements or more are compared in so many groups. 2^14 int32 in 2^8 on an H200: 4.6 us,
-# 4.8 with one.
+# For up to FEW elements, test elements of SPLIT_BYTES or more are split over so many threads that each
+# has BYTES_OF_THREAD. On an H200: 2^8 int64 in 2^8: 4.5 us, 5.0 with all in each; 2^10 in 2^7: 4.5 and 4.7.
+FEW, SPLIT_BYTES, BYTES_OF_THREAD = 1 << 12, 1 << 10, 1 << 8
+# Otherwise GROUPED test elements or more are compared in so many groups. 2^14 int32 in 2^8 on an H200:
+# 4.6 us, 4.8 with one.
 GROUPS, GROUPED = 4, 1 << 7
 
 # SCAN
@@ -84,14 +86,18 @@ def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
         call: m and n, INVERT and COMMON.
         words: as for `launches` of plan.py.
     """
-    m, wide = call["m"], call["COMMON"].primitive_bitwidth == 64
-    tests = max(LEAST_TESTS, triton.next_power_of_2(call["n"]))
+    m, size = call["m"], call["COMMON"].primitive_bitwidth // 8
+    tests = triton.next_power_of_2(call["n"])
     block = BLOCK_OF_64 if tests == BLOCK_OF_64 else SHORT_BLOCK
     warps = block // 32
     if m >= SOME:
-        block, warps = WIDE_COMPARED_BLOCK if wide else COMPARED_BLOCK, 4
-    groups = GROUPS if tests >= GROUPED else 1
-    arguments = {**call, "TESTS": tests, "GROUPS": groups, "BLOCK": block, "num_warps": warps}
+        block, warps = WIDE_COMPARED_BLOCK if size == 8 else COMPARED_BLOCK, 4
+    groups, split = GROUPS if tests >= GROUPED else 1, 1
+    if m <= FEW and tests * size >= SPLIT_BYTES:
+        groups, split = 1, tests * size // BYTES_OF_THREAD
+        block //= split
+    arguments = {**call, "TESTS": tests, "GROUPS": groups, "SPLIT": split, "BLOCK": block}
+    arguments["num_warps"] = warps
     grid = (triton.cdiv(m, block),)
     return Launch(compare_kernel, grid, arguments, (*words, None), Variant.COMPARE)
 
