@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels._isin.plan import DTYPES, check_dtypes, plan
-from warpcall_kernels._isin.rule import NARROW
+from warpcall_kernels._isin.rule import NARROW, WIDE
 from warpcall_kernels._isin.table import SetPlan
 from warpcall_kernels.op.cases import SHORT_DTYPES, Case, Sample, Values
 from warpcall_kernels.op.declaration import (
@@ -321,10 +321,11 @@ OP = Op(
     ),
     limits=(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
-        "bytes; for others 8.5 times the test elements (11.5 times if they are integers and at "
-        f"least {NARROW.filtered_n:,}), or up to 32 times if this is at most 4 MiB; or 10 times the "
-        "elements, or up to 4 MiB, if there are far more test elements (16 times as many from "
-        "65,536 on, 4 times from 131,072 on, twice from 1,048,576 on); and 5 KB at most"
+        "bytes; for others 8.5 times the test elements (11.5 times if they are at least "
+        f"{NARROW.filtered_n:,} integers of 32 bits, or {WIDE.filtered_n:,} values of 64 bits), or up "
+        "to 32 times if this is at most 4 MiB; or 10 times the elements, or up to 4 MiB, if there "
+        "are far more test elements (16 times as many from 32,768 on, 4 times from 131,072 on, "
+        "twice from 1,048,576 on); and 5 KB at most"
     ),
     derive=_derive,
     sizes=(

@@ -36,8 +36,10 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
     (rule, "SCANNED_PAIRS", 1 << 22),
-    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered_n=6000, filtered_m=7000)),
+    (rule, "REVERSED_MAX_M", 7000),
+    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered_n=6000)),
     (rule, "WIDE", rule.WIDE._replace(reversed=FEWER)),
+    (rule, "FLOAT64", rule.FLOAT64._replace(reversed=FEWER, filtered_n=6000)),
 )
 
 
@@ -74,13 +76,19 @@ def further() -> Iterator[tuple[str, Case]]:
         fewer, more = (Sample((n,), dtype, "integers", 0, 40_000) for n in (900, 6100))
         yield "isin", Case("elements as the set", {"elements": fewer, "test_elements": some}, {})
         yield "isin", Case("range apart", {"elements": more, "test_elements": more}, {})
+        fewer, most = (Sample((n,), dtype, "integers", 0, 40_000) for n in (4200, 17_000))
+        yield "isin", Case("ranges combined", {"elements": fewer, "test_elements": most}, {})
         for values in ("integers", "normal"):
             elements, some = (Sample((n,), dtype, values, 0, 700) for n in (40_000, 200))
             yield "isin", Case("searched", {"elements": elements, "test_elements": some}, {})
+            elements, some = (Sample((n,), dtype, values, 0, 9000) for n in (1300, 3900))
+            yield "isin", Case("range of few", {"elements": elements, "test_elements": some}, {})
+            elements, some = (Sample((n,), dtype, values, 0, 900) for n in (300, 250))
+            yield "isin", Case("split", {"elements": elements, "test_elements": some}, {})
     for dtype in (torch.uint8, torch.float16):
         elements, some = (Sample((n,), dtype, "integers", 0, 100) for n in (17_000, 2000))
         yield "isin", Case("bitmap", {"elements": elements, "test_elements": some}, {})
-    for dtype in (torch.int32, torch.float32):
+    for dtype in (torch.int32, torch.float64):
         elements, some = (Sample((n,), dtype, "normal") for n in (7100, 6100))
         yield "isin", Case("filtered", {"elements": elements, "test_elements": some}, {})
 

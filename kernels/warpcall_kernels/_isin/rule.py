@@ -35,10 +35,12 @@ SHORT_COMPARED = 32  # test elements of 1 or 2 bytes up to which COMPARE is take
 # 64 bits take longer if they are found.
 SCANNED = {
     2: ((SHORT_COMPARED, 0), (1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
-    4: ((1 << 7, 0), (1 << 8, 1 << 13), (1 << 15, 1 << 15), ((1 << 16) - 1, 1 << 8)),
-    8: ((1 << 7, 0), (1 << 8, 1 << 13), (1 << 11, 1 << 14), (1 << 15, 1 << 13)),
+    4: ((1 << 8, 0), (1 << 15, 1 << 15), ((1 << 16) - 1, 1 << 8)),
+    8: ((1 << 8, 0), (1 << 11, 1 << 14), (1 << 14, 1 << 13)),
 }
-SCANNED_PAIRS = 1 << 25
+# Floats of 64 bits are compared by both words. 2^14 in 2^11 on an H200: 13.0 us, LARGE 8.3; 2^12 in
+# 2^11: 7.0, LARGE 8.4.
+SCANNED_PAIRS, SCANNED_PAIRS_FLOAT64 = 1 << 25, 1 << 23
 REVERSED_MAX_M = 1 << 20  # elements up to which REVERSED is taken
 # FILTERED: most elements for each test element. The list of candidates has room for those that the
 # filter lets pass by mistake.
@@ -60,8 +62,7 @@ class Rule(NamedTuple):
         many: elements from which on SMALL may make sparse test elements a hash set. Fewer elements
             have a search tree.
         tree_pairs: pairs up to which many elements have a search tree, too.
-        filtered_n: test elements from which on FILTERED is taken.
-        filtered_m: elements from which on FILTERED is taken.
+        filtered_n: test elements from which on FILTERED is taken, for more than REVERSED_MAX_M elements.
     """
 
     compared: tuple[tuple[int, int], ...]
@@ -71,10 +72,9 @@ class Rule(NamedTuple):
     many: int
     tree_pairs: int
     filtered_n: int
-    filtered_m: int
 
 
-# Keys of 32 bits. Times of sparse and of dense values:
+# Integers of 32 bits. Times of sparse and of dense values:
 # 2^18 in 2^4: COMPARE 5.0 and 5.3 us, SEARCH 5.5 and 4.9.
 # 2^16 in 2^6: SEARCH 5.5 and 4.8 us, COMPARE 5.4 and 5.3; in 2^7: 6.0 and 5.0, COMPARE 5.4 and 5.3.
 # 2^14 in 2^8 on an H200: COMPARE 4.6 and 4.6 us, SCAN 4.8 and 4.8, SEARCH 5.5 and 4.5.
@@ -82,10 +82,11 @@ class Rule(NamedTuple):
 # 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
 # 2^20 in 2^10: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
 # 2^26 in 2^10: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
-# 2^12 in 2^16: LARGE 12.8 and 11.2 us, REVERSED 12.1 and 12.3.
-# 2^20 in 2^22 on an H200: REVERSED 167 us, LARGE 395.
-# 2^22 in 2^22: FILTERED 215 and 174 us, LARGE 384 and 179.
-# 2^26 sparse in 2^24 on an H200: FILTERED 989 us, LARGE 2,023; if all are found, 3,451 and 3,323.
+# 2^12 in 2^16 on an H200: REVERSED 11.4 and 10.6 us, LARGE 12.1 and 11.2.
+# 2^16 in 2^18 on an H200: LARGE 19.8 and 16.5 us, REVERSED 20.9 and 16.9; if all are found, 20.1 and 23.5.
+# 2^20 in 2^22 on an H200: REVERSED 121 us, LARGE 278.
+# 2^22 in 2^22 on an H200: FILTERED 161 and 152 us, LARGE 306 and 154; if all are found, 380 and 350.
+# 2^22 in 2^21 on an H200: FILTERED 125 and 103 us, LARGE 152 and 97; if all are found, 205 and 179.
 NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
@@ -95,15 +96,14 @@ NARROW = Rule(
         (1 << 7, 1 << 16),
         (1 << 8, 1 << 15),
     ),
-    reversed=((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
+    reversed=((1 << 16, 1 << 4), (1 << 17, 8), (1 << 19, 4), (1 << 20, 2)),
     searched=((1 << 8, EVERY), (1 << 9, 1 << 18)),
     small=((1 << 9, 0, EVERY), (1 << 10, 0, 1 << 24), (1 << 11, 0, 1 << 22)),
     many=1 << 22,
     tree_pairs=1 << 34,
     filtered_n=1 << 22,
-    filtered_m=1 << 22,
 )
-# Keys of 64 bits. Times of sparse and of dense values:
+# Integers of 64 bits. Times of sparse and of dense values:
 # 2^16 in 2^7 on an H200: COMPARE 5.6 and 5.4 us, SEARCH 5.8 and 4.7.
 # 2^18 in 2^9: SEARCH 9.7 and 6.4 us, SMALL 9.3 and 7.3.
 # 2^22 in 2^8 on an H200: SEARCH 27.8 and 15.6 us, SMALL 26.0 and 17.6.
@@ -111,14 +111,34 @@ NARROW = Rule(
 # 2^20 sparse in 2^10: SMALL with a tree 16.5 us, with a hash set 20; 2^24: 115 and 85.
 # 2^16 in 2^11 on an H200: LARGE 9.9 and 8.4 us, SMALL 11.5 and 8.2; 2^20: 17.4 and 13.2, SMALL 18.4
 # and 10.9.
-# 2^12 in 2^16: REVERSED 13.0 and 12.5 us, LARGE 15.0 and 11.5.
+# 2^10 in 2^15 on an H200: REVERSED 11.2 and 10.4 us, LARGE 11.5 and 11.0, SCAN 12.1 and 12.2; if all are
+# found, 11.4, 11.7 and 21.6.
+# 2^22 in 2^21 on an H200: FILTERED 136 and 113 us, LARGE 203 and 113; if all are found, 269 and 244.
 # 2^19 dense in 2^20 on an H200: REVERSED 75 us, LARGE 113.
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
-    reversed=((1 << 16, 1 << 4), (1 << 17, 4), (1 << 20, 2)),
+    reversed=((1 << 15, 1 << 4), (1 << 17, 4), (1 << 20, 2)),
     searched=((1 << 4, EVERY), (1 << 5, 1 << 24), (1 << 8, 1 << 22), (1 << 9, 1 << 18)),
     small=((1 << 10, 0, EVERY), (1 << 11, 1 << 17, EVERY), (1 << 12, 1 << 23, EVERY)),
     tree_pairs=1 << 29,
+    filtered_n=1 << 21,
+)
+# Floats never become a bitmap, and their range is not looked for. Times on an H200.
+# 2^16 in 2^6: COMPARE 4.9 us, SEARCH 5.3; 2^19 in 2^4: 5.8 and 6.6; 2^16 in 2^11: LARGE 8.7, SMALL 9.2.
+# FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
+FLOAT32 = NARROW._replace(
+    compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
+    reversed=((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
+    small=((1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
+    filtered_n=EVERY,
+)
+# 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;
+# 2^20 in 2^11: LARGE 16.5, SMALL 18.0.
+FLOAT64 = WIDE._replace(
+    compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
+    reversed=FLOAT32.reversed,
+    searched=((1 << 6, 1 << 22),),
+    small=((1 << 10, 0, EVERY), (1 << 12, 1 << 23, EVERY)),
 )
 
 
@@ -148,10 +168,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
     fewer = any(n >= least and n >= ratio * m for least, ratio in rule.reversed)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
-    # Floats that are drawn alike are often equal, and then most elements pass the filter: 2^26
-    # normal fp32 in 2^24 took 2,515 us by FILTERED on an H200, and 1,981 by LARGE.
-    many = n >= rule.filtered_n and m >= rule.filtered_m
-    if many and not common.is_floating() and _can_filter(common, m, n):
+    if n >= rule.filtered_n and m > REVERSED_MAX_M and _can_filter(common, m, n):
         return Variant.FILTERED
     if m <= _most_elements(rule.searched, n):
         return Variant.SEARCH
@@ -167,7 +184,10 @@ def has_tree(common: Any, m: int, n: int) -> bool:
 
 
 def _rule(common: Any) -> Rule:
-    return WIDE if common.primitive_bitwidth == 64 else NARROW
+    wide = common.primitive_bitwidth == 64
+    if common.is_floating():
+        return FLOAT64 if wide else FLOAT32
+    return WIDE if wide else NARROW
 
 
 def scanned_size(common: Any) -> int:
@@ -179,7 +199,9 @@ def scanned_size(common: Any) -> int:
 def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
     size = scanned_size(common)
-    return m <= _most_elements(SCANNED[size], n) and m * n <= SCANNED_PAIRS
+    by_both_words = size == 8 and common.is_floating()
+    pairs = min(SCANNED_PAIRS, SCANNED_PAIRS_FLOAT64) if by_both_words else SCANNED_PAIRS
+    return m <= _most_elements(SCANNED[size], n) and m * n <= pairs
 
 
 def _most_elements(pairs: tuple[tuple[int, int], ...], n: int) -> int:

@@ -173,7 +173,8 @@ def test_isin_takes_it_for_many_of_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)  # SCAN would take calls of this size
-    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(filtered_n=4000, filtered_m=600))
+    monkeypatch.setattr(rule, "REVERSED_MAX_M", 699)
+    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(filtered_n=4000))
     plan.plan.cache_clear()
     values = _spread(9000, torch.int32, device)
     test, x = values[::2].contiguous(), values[:700]
@@ -194,10 +195,13 @@ def test_where_the_rule_takes_it() -> None:
 
     assert choose(tl.int32, more, many) is Variant.FILTERED
     assert choose(tl.int64, more, many) is Variant.FILTERED
-    assert choose(tl.int64, 1 << 22, 1 << 22) is Variant.FILTERED
-    assert choose(tl.int64, 1 << 22, (1 << 22) - 1) is Variant.LARGE
-    assert choose(tl.int64, (1 << 22) - 1, 1 << 22) is Variant.LARGE
+    assert choose(tl.int32, (1 << 20) + 1, 1 << 22) is Variant.FILTERED
+    assert choose(tl.int32, 1 << 22, (1 << 22) - 1) is Variant.LARGE
+    assert choose(tl.int32, 1 << 20, 1 << 22) is Variant.REVERSED
+    assert choose(tl.int64, 1 << 22, 1 << 21) is Variant.FILTERED
+    assert choose(tl.int64, 1 << 22, (1 << 21) - 1) is Variant.LARGE
     assert choose(tl.float32, more, many) is Variant.LARGE
+    assert choose(tl.float64, more, many) is Variant.FILTERED
     assert choose(tl.int32, more, rule.FULL_BITMAP_N) is Variant.LARGE
     assert choose(tl.int32, rule.FILTERED_RATIO * many + 1, many) is Variant.LARGE
     assert choose(tl.int64, 1 << 31, 1 << 30) is Variant.LARGE

@@ -44,7 +44,7 @@ LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
         (2000, torch.uint8, SMALL_LAUNCHES, " bits 1"),
         (2000, torch.int32, TREE_LAUNCHES, " either"),
         (1000, torch.int64, TREE_LAUNCHES, " either"),
-        (2000, torch.float32, TREE_LAUNCHES, " tree"),
+        (1000, torch.float32, TREE_LAUNCHES, " tree"),
         (5000, torch.int16, LARGE_LAUNCHES, " bits 2"),
         (2100, torch.int64, LARGE_LAUNCHES, " either 1"),
         (5000, torch.int32, LARGE_LAUNCHES, " either 2"),
@@ -83,7 +83,7 @@ def test_few_elements_are_the_set_and_many_test_elements_mark_it(
     launched: list[Launch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("NARROW", "WIDE"):
+    for name in ("NARROW", "WIDE", "FLOAT32"):
         monkeypatch.setattr(rule, name, rule.WIDE._replace(reversed=((900, 4),)))
     module.plan.cache_clear()
     test = torch.arange(0, 1000 * step, step, device=device).to(dtype)
@@ -109,8 +109,6 @@ def test_the_rule_at_its_boundaries() -> None:
         (65, 1 << 16): Variant.COMPARE,
         (1 << 7, 1 << 16): Variant.COMPARE,
         (1 << 7, (1 << 16) + 1): Variant.SEARCH,
-        ((1 << 7) + 1, 1 << 13): Variant.SCAN,
-        ((1 << 7) + 1, (1 << 13) + 1): Variant.COMPARE,
         (1 << 8, 1 << 15): Variant.COMPARE,
         (1 << 8, (1 << 15) + 1): Variant.SEARCH,
         ((1 << 8) + 1, 1 << 15): Variant.SCAN,
@@ -133,13 +131,15 @@ def test_the_rule_at_its_boundaries() -> None:
         (1 << 15, (1 << 10) + 1): Variant.LARGE,
         ((1 << 16) - 1, 1 << 8): Variant.SCAN,
         ((1 << 16) - 1, (1 << 8) + 1): Variant.LARGE,
-        (1 << 16, 1 << 11): Variant.REVERSED,
-        (1 << 16, (1 << 11) + 1): Variant.LARGE,
+        (1 << 16, 1 << 12): Variant.REVERSED,
+        (1 << 16, (1 << 12) + 1): Variant.LARGE,
         ((1 << 17) - 1, 1 << 13): Variant.LARGE,
-        (1 << 17, 1 << 15): Variant.REVERSED,
-        (1 << 17, (1 << 15) + 1): Variant.LARGE,
+        (1 << 17, 1 << 14): Variant.REVERSED,
+        (1 << 17, (1 << 14) + 1): Variant.LARGE,
+        ((1 << 19) - 1, 1 << 17): Variant.LARGE,
+        (1 << 19, 1 << 17): Variant.REVERSED,
         (1 << 22, 1 << 20): Variant.REVERSED,
-        (1 << 22, (1 << 20) + 1): Variant.LARGE,
+        (1 << 22, (1 << 20) + 1): Variant.FILTERED,
         (1 << 20, 1 << 19): Variant.REVERSED,
         (1 << 20, (1 << 19) + 1): Variant.LARGE,
         ((1 << 20) - 1, 1 << 19): Variant.LARGE,
@@ -166,11 +166,109 @@ def test_the_rule_for_keys_of_64_bits_at_its_boundaries() -> None:
         (1 << 12, (1 << 23) - 1): Variant.LARGE,
         (1 << 12, 1 << 23): Variant.SMALL,
         ((1 << 12) + 1, 1 << 23): Variant.LARGE,
+        (1 << 14, 1 << 10): Variant.SCAN,
+        ((1 << 14) + 1, 1 << 10): Variant.LARGE,
+        ((1 << 15) - 1, 1 << 10): Variant.LARGE,
+        (1 << 15, 1 << 11): Variant.REVERSED,
+        (1 << 15, (1 << 11) + 1): Variant.LARGE,
         (1 << 16, 1 << 12): Variant.REVERSED,
         (1 << 16, (1 << 12) + 1): Variant.LARGE,
+        (1 << 21, 1 << 20): Variant.REVERSED,
+        (1 << 21, (1 << 20) + 1): Variant.FILTERED,
+        ((1 << 21) - 1, 1 << 22): Variant.LARGE,
     }
 
     assert {(n, m): choose(tl.int64, m, n) for n, m in taken} == taken
+
+
+def test_the_rule_for_floats_at_its_boundaries() -> None:
+    taken = {
+        (tl.float32, 1 << 4, 1 << 19): Variant.COMPARE,
+        (tl.float32, 1 << 4, (1 << 19) + 1): Variant.SEARCH,
+        (tl.float32, 1 << 6, 1 << 16): Variant.COMPARE,
+        (tl.float32, (1 << 10) + 1, 1 << 16): Variant.LARGE,
+        (tl.float32, 1 << 11, 1 << 17): Variant.SMALL,
+        (tl.float32, 1 << 16, 1 << 11): Variant.REVERSED,
+        (tl.float32, 1 << 16, 1 << 12): Variant.LARGE,
+        (tl.float32, 1 << 24, 1 << 26): Variant.LARGE,
+        (tl.float64, 1 << 4, 1 << 26): Variant.COMPARE,
+        (tl.float64, 1 << 7, 1 << 16): Variant.COMPARE,
+        (tl.float64, 1 << 7, (1 << 16) + 1): Variant.SMALL,
+        (tl.float64, 1 << 6, 1 << 22): Variant.SEARCH,
+        (tl.float64, 1 << 6, (1 << 22) + 1): Variant.SMALL,
+        (tl.float64, 1 << 9, 1 << 14): Variant.SCAN,
+        (tl.float64, 1 << 10, 1 << 14): Variant.SMALL,
+        (tl.float64, 1 << 11, 1 << 12): Variant.SCAN,
+        (tl.float64, 1 << 11, (1 << 12) + 1): Variant.LARGE,
+        (tl.float64, 1 << 11, 1 << 22): Variant.LARGE,
+        (tl.float64, 1 << 12, 1 << 23): Variant.SMALL,
+        (tl.float64, 1 << 21, 1 << 22): Variant.FILTERED,
+    }
+
+    assert {call: choose(call[0], call[2], call[1]) for call in taken} == taken
+
+
+def test_few_elements_share_their_comparisons_with_many_test_elements() -> None:
+    """SPLIT, GROUPS and BLOCK by dtype, elements and test elements."""
+    compared = {
+        (tl.int32, 1 << 12, 1 << 7): (1, 4, 128),
+        (tl.int32, 1 << 12, (1 << 7) + 1): (4, 1, 32),
+        (tl.int32, (1 << 12) + 1, 1 << 8): (1, 4, 128),
+        (tl.float64, 1 << 12, 1 << 6): (1, 1, 64),
+        (tl.float64, 1 << 12, (1 << 6) + 1): (4, 1, 32),
+        (tl.int64, 1, 1 << 8): (8, 1, 16),
+        (tl.int64, (1 << 12) + 1, 1 << 8): (1, 4, 128),
+        (tl.int64, 1 << 17, 1): (1, 1, 512),
+    }
+    found = {}
+    for common, m, n in compared:
+        planned = module.launches(Variant.COMPARE, common, m, n, invert=False, words=(None, None))
+        assert isinstance(planned, Launch)
+        found[common, m, n] = tuple(planned.arguments[key] for key in ("SPLIT", "GROUPS", "BLOCK"))
+
+    assert found == compared
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("tests", [129, 255, 256])
+@pytest.mark.parametrize("elements", [1, 15, 33, 130])
+def test_shared_comparisons_find_what_is_there(
+    dtype: torch.dtype, tests: int, elements: int, device: str, launched: list[Launch]
+) -> None:
+    test = torch.arange(0, 7 * tests, 7, device=device).to(dtype)
+    x = torch.cat([test[-elements // 2 :], test[: elements // 2] + 1])
+    if dtype.is_floating_point:
+        x[0], test[3] = -0.0, float("nan")
+
+    out = isin(x, test)
+
+    assert launched[-1].arguments["SPLIT"] > 1
+    assert torch.equal(out, by_comparison(x, test))
+
+
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_the_range_of_few_members_is_found_by_the_programs_that_build(
+    variant: Variant, dtype: torch.dtype
+) -> None:
+    """RANGED, BLOCK, and whether the first launch looks for the range, by members."""
+    wide = dtype == torch.int64
+    ranged = {
+        1: (1, 32, False),
+        (1 << 10) + 1: (1 << 11, 128 if wide else 32, False),
+        (1 << 11) + 1: (1 << 12, 256 if wide else 128, False),
+        1 << 12: (1 << 12, 256 if wide else 128, False),
+        (1 << 12) + 1: (0, 32 if variant is Variant.LARGE else 64, True),
+    }
+    found = {}
+    for members in ranged:
+        sizes = (1 << 16, members) if variant is Variant.LARGE else (members, 1 << 16)
+        planned = module.launches(variant, module.DTYPES[dtype], *sizes, False, (None, None))
+        assert isinstance(planned, table.SetPlan)
+        prepare, build = (launch.arguments for launch, _takes in planned.launches[:2])
+        found[members] = (build["RANGED"], build["BLOCK"], prepare["RANGE"])
+
+    assert found == ranged
 
 
 def test_the_programs_of_large_that_look_up() -> None:
@@ -211,12 +309,19 @@ def test_the_sanitizers_see_each_variant_that_makes_a_set(monkeypatch: pytest.Mo
         for inputs in samples
     }
 
-    assert chosen == set(Variant) - {Variant.COMPARE, Variant.SCAN}
+    assert chosen == set(Variant) - {Variant.SCAN}
+
+
+def filtered_from(dtype: torch.dtype) -> int:
+    """Test elements from which on FILTERED may be taken."""
+    if dtype == torch.float32:
+        return rule.EVERY
+    return 1 << 21 if dtype.itemsize == 8 else 1 << 22
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 def test_a_set_has_at_most_the_memory_that_the_limits_of_the_op_say(dtype: torch.dtype) -> None:
-    common, many = module.DTYPES[dtype], rule.NARROW.filtered_n
+    common, many = module.DTYPES[dtype], filtered_from(dtype)
     for m, n in itertools.product(SIZES, SIZES):
         variant = choose(common, m, n)
         planned = module.launches(variant, common, m, n, invert=False, words=(None, None))
@@ -226,7 +331,7 @@ def test_a_set_has_at_most_the_memory_that_the_limits_of_the_op_say(dtype: torch
         if variant is Variant.REVERSED:
             most = max(10.0 * m * dtype.itemsize, 4 << 20)
         else:
-            times = 11.5 if n >= many and not dtype.is_floating_point else 8.5
+            times = 11.5 if n >= many else 8.5
             most = max(times * n * dtype.itemsize, min(32 * n * dtype.itemsize, 4 << 20))
         assert nbytes <= most + 5120, (m, n, variant)
 
