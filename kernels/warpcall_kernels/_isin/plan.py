@@ -3,12 +3,12 @@
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
 | COMPARE | up to 4 test elements; up to 2^8 of fewer elements (`Rule`); up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers or shared memory | few_plan.py, few.py |
-| SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
+| SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them, 2^23 of fp64 (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
 | SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | few_plan.py, search.py |
 | SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
-| REVERSED | 2 to 32 times as many test elements as elements, and 2^16 of them or more (`Rule`) | the elements become the set; test elements mark its members | marks.py |
+| REVERSED | 2 to 32 times as many test elements as elements, and 2^15 of them or more (`Rule`) | the elements become the set; test elements mark its members | marks.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
 search tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in
