@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.kernels.isin.forced import by_comparison
-from warpcall_kernels._isin import bloom, hash_set, plan, rule, table
+from warpcall_kernels._isin import bloom, filtered_plan, hash_set, plan, rule, table
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant, choose
 from warpcall_kernels._isin.table import CandidateSet, SetPlan, Table
@@ -116,6 +116,26 @@ def test_a_sample_of_the_elements_decides_that_all_are_looked_up_in_a_set(
 
         assert torch.equal(out, torch.isin(x, test, invert=invert))
         assert flag(ws) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
+@pytest.mark.parametrize(
+    ("hits", "expected"),
+    [(table.MOST_HITS // 2, 0), (filtered_plan.JUDGING, bloom.DIRECT.value)],
+)
+def test_programs_add_up_how_many_elements_of_the_sample_they_found(
+    hits: int, expected: int, dtype: torch.dtype, device: str
+) -> None:
+    values = _spread(2 * table.JUDGED, dtype, device)
+    test = values[::2][: filtered_plan.FILL_BLOCK * table.FIRST_SHARE].contiguous()
+    x = values[1::2].contiguous()  # all are sampled, and the filter lets hardly any of them pass
+    each = table.JUDGED // filtered_plan.JUDGING  # elements of a program, of which one is found
+    x[: hits * each : each] = test[:hits]
+
+    out, ws = filtered(x, test)
+
+    assert int(out.sum()) == hits
+    assert flag(ws) == expected
 
 
 @pytest.mark.parametrize("dtype", TYPES)
