@@ -1,0 +1,118 @@
+"""Which variant of isin the rule takes, by dtype and sizes."""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from warpcall_kernels._isin.rule import Variant, choose
+
+
+def test_the_rule_at_its_boundaries() -> None:
+    taken = {
+        (4, 1 << 26): Variant.COMPARE,
+        (5, 1 << 26): Variant.SEARCH,
+        (16, 1 << 18): Variant.COMPARE,
+        (16, (1 << 18) + 1): Variant.SEARCH,
+        (1 << 5, 1 << 16): Variant.COMPARE,
+        (33, 1 << 15): Variant.COMPARE,
+        (33, (1 << 15) + 1): Variant.SEARCH,
+        (65, 1 << 16): Variant.COMPARE,
+        (1 << 7, 1 << 16): Variant.COMPARE,
+        (1 << 7, (1 << 16) + 1): Variant.SEARCH,
+        (1 << 8, 1 << 15): Variant.COMPARE,
+        (1 << 8, (1 << 15) + 1): Variant.SEARCH,
+        ((1 << 8) + 1, 1 << 15): Variant.SCAN,
+        ((1 << 8) + 1, (1 << 15) + 1): Variant.SEARCH,
+        (1 << 8, 1 << 26): Variant.SEARCH,
+        (1 << 9, 1 << 18): Variant.SEARCH,
+        (1 << 9, (1 << 18) + 1): Variant.SMALL,
+        ((1 << 9) + 1, 1 << 16): Variant.SMALL,
+        (1 << 10, 1 << 15): Variant.SCAN,
+        (1 << 9, 1 << 26): Variant.SMALL,
+        (1 << 10, 1 << 24): Variant.SMALL,
+        (1 << 10, (1 << 24) + 1): Variant.LARGE,
+        (1 << 11, 1 << 14): Variant.SCAN,
+        (1 << 11, (1 << 14) + 1): Variant.SMALL,
+        (1 << 11, 1 << 22): Variant.SMALL,
+        (1 << 11, (1 << 22) + 1): Variant.LARGE,
+        ((1 << 11) + 1, (1 << 15) + 1): Variant.LARGE,
+        (1 << 12, 1 << 22): Variant.LARGE,
+        (1 << 15, 1 << 10): Variant.SCAN,
+        (1 << 15, (1 << 10) + 1): Variant.LARGE,
+        ((1 << 16) - 1, 1 << 8): Variant.SCAN,
+        ((1 << 16) - 1, (1 << 8) + 1): Variant.LARGE,
+        (1 << 16, 1 << 12): Variant.REVERSED,
+        (1 << 16, (1 << 12) + 1): Variant.LARGE,
+        ((1 << 17) - 1, 1 << 13): Variant.LARGE,
+        (1 << 17, 1 << 14): Variant.REVERSED,
+        (1 << 17, (1 << 14) + 1): Variant.LARGE,
+        ((1 << 19) - 1, 1 << 17): Variant.LARGE,
+        (1 << 19, 1 << 17): Variant.REVERSED,
+        (1 << 22, 1 << 20): Variant.REVERSED,
+        (1 << 22, (1 << 20) + 1): Variant.FILTERED,
+        (1 << 20, 1 << 19): Variant.REVERSED,
+        (1 << 20, (1 << 19) + 1): Variant.LARGE,
+        ((1 << 20) - 1, 1 << 19): Variant.LARGE,
+        ((1 << 20) - 1, 1 << 17): Variant.REVERSED,
+    }
+
+    assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken
+
+
+def test_the_rule_for_keys_of_64_bits_at_its_boundaries() -> None:
+    taken = {
+        (1 << 4, 1 << 26): Variant.SEARCH,
+        (1 << 5, 1 << 24): Variant.SEARCH,
+        (1 << 5, (1 << 24) + 1): Variant.SMALL,
+        (1 << 7, 1 << 15): Variant.COMPARE,
+        (1 << 7, (1 << 15) + 1): Variant.SEARCH,
+        (1 << 8, 1 << 22): Variant.SEARCH,
+        (1 << 8, (1 << 22) + 1): Variant.SMALL,
+        (1 << 9, 1 << 18): Variant.SEARCH,
+        (1 << 9, (1 << 18) + 1): Variant.SMALL,
+        (1 << 10, 1 << 26): Variant.SMALL,
+        (1 << 11, 1 << 16): Variant.LARGE,
+        (1 << 11, 1 << 17): Variant.SMALL,
+        (1 << 12, (1 << 23) - 1): Variant.LARGE,
+        (1 << 12, 1 << 23): Variant.SMALL,
+        ((1 << 12) + 1, 1 << 23): Variant.LARGE,
+        (1 << 14, 1 << 10): Variant.SCAN,
+        ((1 << 14) + 1, 1 << 10): Variant.LARGE,
+        ((1 << 15) - 1, 1 << 10): Variant.LARGE,
+        (1 << 15, 1 << 11): Variant.REVERSED,
+        (1 << 15, (1 << 11) + 1): Variant.LARGE,
+        (1 << 16, 1 << 12): Variant.REVERSED,
+        (1 << 16, (1 << 12) + 1): Variant.LARGE,
+        (1 << 21, 1 << 20): Variant.REVERSED,
+        (1 << 21, (1 << 20) + 1): Variant.FILTERED,
+        ((1 << 21) - 1, 1 << 22): Variant.LARGE,
+    }
+
+    assert {(n, m): choose(tl.int64, m, n) for n, m in taken} == taken
+
+
+def test_the_rule_for_floats_at_its_boundaries() -> None:
+    taken = {
+        (tl.float32, 1 << 4, 1 << 19): Variant.COMPARE,
+        (tl.float32, 1 << 4, (1 << 19) + 1): Variant.SEARCH,
+        (tl.float32, 1 << 6, 1 << 16): Variant.COMPARE,
+        (tl.float32, (1 << 10) + 1, 1 << 16): Variant.LARGE,
+        (tl.float32, 1 << 11, 1 << 17): Variant.SMALL,
+        (tl.float32, 1 << 16, 1 << 11): Variant.REVERSED,
+        (tl.float32, 1 << 16, 1 << 12): Variant.LARGE,
+        (tl.float32, 1 << 24, 1 << 26): Variant.LARGE,
+        (tl.float64, 1 << 4, 1 << 26): Variant.COMPARE,
+        (tl.float64, 1 << 7, 1 << 16): Variant.COMPARE,
+        (tl.float64, 1 << 7, (1 << 16) + 1): Variant.SMALL,
+        (tl.float64, 1 << 6, 1 << 22): Variant.SEARCH,
+        (tl.float64, 1 << 6, (1 << 22) + 1): Variant.SMALL,
+        (tl.float64, 1 << 9, 1 << 14): Variant.SCAN,
+        (tl.float64, 1 << 10, 1 << 14): Variant.SMALL,
+        (tl.float64, 1 << 11, 1 << 12): Variant.SCAN,
+        (tl.float64, 1 << 11, (1 << 12) + 1): Variant.LARGE,
+        (tl.float64, 1 << 11, 1 << 22): Variant.LARGE,
+        (tl.float64, 1 << 12, 1 << 23): Variant.SMALL,
+        (tl.float64, 1 << 21, 1 << 22): Variant.FILTERED,
+    }
+
+    assert {call: choose(call[0], call[2], call[1]) for call in taken} == taken
