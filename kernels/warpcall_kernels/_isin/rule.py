@@ -129,7 +129,7 @@ WIDE = NARROW._replace(
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
-    small=((1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
+    small=((1 << 9, 0, EVERY), (1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
     filtered_n=EVERY,
 )
 # 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;

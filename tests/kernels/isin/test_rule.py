@@ -96,6 +96,8 @@ def test_the_rule_for_floats_at_its_boundaries() -> None:
         (tl.float32, 1 << 4, 1 << 19): Variant.COMPARE,
         (tl.float32, 1 << 4, (1 << 19) + 1): Variant.SEARCH,
         (tl.float32, 1 << 6, 1 << 16): Variant.COMPARE,
+        (tl.float32, 1 << 9, 1 << 26): Variant.SMALL,
+        (tl.float32, 1 << 10, (1 << 24) + 1): Variant.LARGE,
         (tl.float32, (1 << 10) + 1, 1 << 16): Variant.LARGE,
         (tl.float32, 1 << 11, 1 << 17): Variant.SMALL,
         (tl.float32, 1 << 16, 1 << 11): Variant.REVERSED,
