@@ -128,12 +128,10 @@ def fill_kernel(
 
 
 @triton.jit
-def _more_than(
-    most: tl.constexpr, counter: tl.tensor, hits: tl.tensor, KEY: tl.constexpr
-) -> tl.tensor:
-    """Add the hits of this program to a counter, and say whether it is greater than `most` then."""
+def _add_hits(counter: tl.tensor, hits: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+    """Add the hits of this program to a counter, and return how many there are then."""
     count = tl.sum(hits.to(tl.int32), 0).to(KEY)
-    return tl.atomic_add(counter, count, sem="relaxed") + count > most
+    return tl.atomic_add(counter, count, sem="relaxed") + count
 
 
 @triton.jit
@@ -170,12 +168,12 @@ def judge_kernel(
         key, valid = keys_of(tl.load(x_ptr + at * m // sampled), COMMON, KEY)
         word, bits = bloom_bits(ws_ptr, mix(key, factor, KEY), bloom, bloom_words, BITS, WORD)
         hits = valid & ((tl.load(word) & bits) == bits)
-        if _more_than(MOST_HITS, ws_ptr + HITS, hits, KEY):
+        if _add_hits(ws_ptr + HITS, hits, KEY) > MOST_HITS:
             tl.store(ws_ptr + OVERFLOW, tl.full([], DIRECT, KEY))
         at = at * n // sampled
         key, valid = keys_of(tl.load(test_ptr + at), COMMON, KEY)
         word, bits = bloom_bits(ws_ptr, mix(key, factor, KEY), bloom, bloom_words, BITS, WORD)
         others = valid & (at // FILL_BLOCK % FIRST_SHARE != 0)
         equal = others & ((tl.load(word) & bits) == bits)
-        if _more_than(MOST_EQUAL, ws_ptr + EQUAL_HITS, equal, KEY):
+        if _add_hits(ws_ptr + EQUAL_HITS, equal, KEY) > MOST_EQUAL:
             tl.store(ws_ptr + EQUAL, tl.full([], 1, KEY))

@@ -92,10 +92,10 @@ def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     warps = block // 32
     if m >= SOME:
         block, warps = WIDE_COMPARED_BLOCK if size == 8 else COMPARED_BLOCK, 4
-    groups, split = GROUPS if tests >= GROUPED else 1, 1
-    if m <= FEW and tests * size >= SPLIT_BYTES:
-        groups, split = 1, tests * size // BYTES_OF_THREAD
-        block //= split
+    splits = m <= FEW and tests * size >= SPLIT_BYTES
+    split = tests * size // BYTES_OF_THREAD if splits else 1
+    groups = GROUPS if tests >= GROUPED and not splits else 1
+    block //= split
     arguments = {**call, "TESTS": tests, "GROUPS": groups, "SPLIT": split, "BLOCK": block}
     arguments["num_warps"] = warps
     grid = (triton.cdiv(m, block),)
