@@ -118,3 +118,35 @@ def test_the_rule_for_floats_at_its_boundaries() -> None:
     }
 
     assert {call: choose(call[0], call[2], call[1]) for call in taken} == taken
+
+
+def test_the_rule_at_the_boundaries_of_scan() -> None:
+    taken = {
+        (tl.int32, 1 << 12, 32): Variant.COMPARE,
+        (tl.int32, 1 << 12, 1 << 8): Variant.COMPARE,
+        (tl.int32, 1 << 12, (1 << 8) + 1): Variant.SCAN,
+        (tl.int64, 1 << 13, 1 << 8): Variant.COMPARE,
+        (tl.int64, 1 << 14, (1 << 8) + 1): Variant.SCAN,
+        (tl.int32, 1 << 15, 1 << 10): Variant.SCAN,
+        (tl.int32, 1 << 12, 1 << 13): Variant.SCAN,
+        (tl.int32, (1 << 12) + 1, 1 << 13): Variant.LARGE,
+        (tl.int64, 1 << 14, 1 << 11): Variant.SCAN,
+        (tl.int64, (1 << 14) + 1, 1 << 11): Variant.LARGE,
+        (tl.int64, 1 << 13, 1 << 12): Variant.SCAN,
+        (tl.int64, 1 << 14, 1 << 12): Variant.LARGE,
+        (tl.int64, (1 << 14) + 1, 1 << 9): Variant.SEARCH,
+        (tl.int64, 1 << 10, 1 << 14): Variant.SCAN,
+        (tl.int64, 1 << 10, (1 << 14) + 1): Variant.LARGE,
+        (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
+        (tl.float64, 1 << 14, (1 << 9) + 1): Variant.SMALL,
+        (tl.float64, 1 << 9, 1 << 14): Variant.SCAN,
+        (tl.float64, (1 << 9) + 1, 1 << 14): Variant.LARGE,
+        (tl.float32, 1 << 10, 1 << 15): Variant.SCAN,
+        (tl.int16, 1 << 14, 1 << 11): Variant.SCAN,
+        (tl.int16, 1 << 14, 32): Variant.COMPARE,
+        (tl.int16, 1 << 14, 33): Variant.SCAN,
+        (tl.uint8, (1 << 14) + 1, 1 << 11): Variant.SMALL,
+        (tl.uint8, 1 << 10, 16): Variant.COMPARE,
+    }
+
+    assert {call: choose(*call) for call in taken} == taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from tests.kernels.isin.forced import by_comparison, by_variant
 from warpcall_kernels._isin import few_plan as module
 from warpcall_kernels._isin.plan import DTYPES
-from warpcall_kernels._isin.rule import SCANNED, SCANNED_PAIRS, Variant, choose
+from warpcall_kernels._isin.rule import SCANNED, SCANNED_PAIRS, Variant
 
 NAN = float("nan")
 
@@ -144,38 +143,6 @@ def test_unaligned_inputs(dtype: torch.dtype, device: str) -> None:
     x, test = some(50, dtype, device), some(1100, dtype, device, seed=1)
 
     assert torch.equal(scan(x[1:], test[3:]), by_comparison(x[1:], test[3:]))
-
-
-def test_the_rule_at_the_boundaries_of_scan() -> None:
-    taken = {
-        (tl.int32, 1 << 12, 32): Variant.COMPARE,
-        (tl.int32, 1 << 12, 1 << 8): Variant.COMPARE,
-        (tl.int32, 1 << 12, (1 << 8) + 1): Variant.SCAN,
-        (tl.int64, 1 << 13, 1 << 8): Variant.COMPARE,
-        (tl.int64, 1 << 14, (1 << 8) + 1): Variant.SCAN,
-        (tl.int32, 1 << 15, 1 << 10): Variant.SCAN,
-        (tl.int32, 1 << 12, 1 << 13): Variant.SCAN,
-        (tl.int32, (1 << 12) + 1, 1 << 13): Variant.LARGE,
-        (tl.int64, 1 << 14, 1 << 11): Variant.SCAN,
-        (tl.int64, (1 << 14) + 1, 1 << 11): Variant.LARGE,
-        (tl.int64, 1 << 13, 1 << 12): Variant.SCAN,
-        (tl.int64, 1 << 14, 1 << 12): Variant.LARGE,
-        (tl.int64, (1 << 14) + 1, 1 << 9): Variant.SEARCH,
-        (tl.int64, 1 << 10, 1 << 14): Variant.SCAN,
-        (tl.int64, 1 << 10, (1 << 14) + 1): Variant.LARGE,
-        (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
-        (tl.float64, 1 << 14, (1 << 9) + 1): Variant.SMALL,
-        (tl.float64, 1 << 9, 1 << 14): Variant.SCAN,
-        (tl.float64, (1 << 9) + 1, 1 << 14): Variant.LARGE,
-        (tl.float32, 1 << 10, 1 << 15): Variant.SCAN,
-        (tl.int16, 1 << 14, 1 << 11): Variant.SCAN,
-        (tl.int16, 1 << 14, 32): Variant.COMPARE,
-        (tl.int16, 1 << 14, 33): Variant.SCAN,
-        (tl.uint8, (1 << 14) + 1, 1 << 11): Variant.SMALL,
-        (tl.uint8, 1 << 10, 16): Variant.COMPARE,
-    }
-
-    assert {call: choose(*call) for call in taken} == taken
 
 
 @given(m=st.integers(1, 1 << 16), n=st.integers(1, 1 << 16), dtype=st.sampled_from(list(DTYPES)))
