@@ -56,9 +56,9 @@ class Rule(NamedTuple):
             enough test elements decides.
         reversed: test elements from which on REVERSED is taken, and how many of them there are at
             least for each element. One entry is enough.
-        searched: the same as `compared` for SEARCH, if neither COMPARE nor REVERSED is taken.
-        small: test elements up to which SMALL is taken, and its least and most elements, if SEARCH
-            is not taken. One entry is enough.
+        searched: test elements up to which SEARCH is taken, and its least and most elements, if none
+            of COMPARE, REVERSED and FILTERED is taken. One entry is enough.
+        small: the same for SMALL, if SEARCH is not taken.
         many: elements from which on SMALL may make sparse test elements a hash set. Fewer elements
             have a search tree.
         tree_pairs: pairs up to which many elements have a search tree, too.
@@ -67,7 +67,7 @@ class Rule(NamedTuple):
 
     compared: tuple[tuple[int, int], ...]
     reversed: tuple[tuple[int, int], ...]
-    searched: tuple[tuple[int, int], ...]
+    searched: tuple[tuple[int, int, int], ...]
     small: tuple[tuple[int, int, int], ...]
     many: int
     tree_pairs: int
@@ -81,6 +81,7 @@ class Rule(NamedTuple):
 # 2^16 in 2^11: SMALL 10.7 and 8.1 us, LARGE 10.5 and 9.1; on an H200 9.6 and 7.5, LARGE 9.2 and 7.8.
 # 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
 # 2^20 in 2^10: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
+# 2^26 in 2^9: SEARCH 203 and 123 us, SMALL 213 and 118; on an H200 202 and 93, SMALL 213 and 92.
 # 2^26 in 2^10: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
 # 2^12 in 2^16 on an H200: REVERSED 11.4 and 10.6 us, LARGE 12.1 and 11.2.
 # 2^16 in 2^18 on an H200: LARGE 19.8 and 16.5 us, REVERSED 20.9 and 16.9; if all are found, 20.1 and 23.5.
@@ -97,8 +98,8 @@ NARROW = Rule(
         (1 << 8, 1 << 15),
     ),
     reversed=((1 << 16, 1 << 4), (1 << 17, 8), (1 << 19, 4), (1 << 20, 2)),
-    searched=((1 << 8, EVERY), (1 << 9, 1 << 18)),
-    small=((1 << 9, 0, EVERY), (1 << 10, 0, 1 << 24), (1 << 11, 0, 1 << 22)),
+    searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18), (1 << 9, (1 << 24) + 1, EVERY)),
+    small=((1 << 10, 0, 1 << 24), (1 << 11, 0, 1 << 22)),
     many=1 << 22,
     tree_pairs=1 << 34,
     filtered_n=1 << 22,
@@ -118,7 +119,7 @@ NARROW = Rule(
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
     reversed=((1 << 15, 1 << 4), (1 << 17, 4), (1 << 20, 2)),
-    searched=((1 << 4, EVERY), (1 << 5, 1 << 24), (1 << 8, 1 << 22), (1 << 9, 1 << 18)),
+    searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
     small=((1 << 10, 0, EVERY), (1 << 11, 1 << 17, EVERY), (1 << 12, 1 << 23, EVERY)),
     tree_pairs=1 << 29,
     filtered_n=1 << 21,
@@ -127,11 +128,12 @@ WIDE = NARROW._replace(
 #
 # Floats of 32 bits:
 # 2^16 in 2^6: COMPARE 4.9 us, SEARCH 5.3; 2^19 in 2^4: 5.8 and 6.6; 2^16 in 2^11: LARGE 8.7, SMALL 9.2.
+# 2^26 in 2^9: SEARCH 204 us, SMALL 220.
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
-    small=((1 << 9, 0, EVERY), (1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
+    small=((1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
     filtered_n=EVERY,
 )
 # Floats of 64 bits:
@@ -140,7 +142,7 @@ FLOAT32 = NARROW._replace(
 FLOAT64 = WIDE._replace(
     compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=FLOAT32.reversed,
-    searched=((1 << 6, 1 << 22),),
+    searched=((1 << 6, 0, 1 << 22),),
     small=((1 << 10, 0, EVERY), (1 << 12, 1 << 23, EVERY)),
 )
 
@@ -173,9 +175,9 @@ def choose(common: Any, m: int, n: int) -> Variant:
         return Variant.REVERSED
     if n >= rule.filtered_n and m > REVERSED_MAX_M and _can_filter(common, m, n):
         return Variant.FILTERED
-    if m <= _most_elements(rule.searched, n):
+    if _is_within(rule.searched, m, n):
         return Variant.SEARCH
-    if any(n <= tests and least <= m <= most for tests, least, most in rule.small):
+    if _is_within(rule.small, m, n):
         return Variant.SMALL
     return Variant.LARGE
 
@@ -210,6 +212,11 @@ def _scans(common: Any, m: int, n: int) -> bool:
 def _most_elements(pairs: tuple[tuple[int, int], ...], n: int) -> int:
     """The elements of the first entry with at least n test elements, 0 if there is none."""
     return next((elements for tests, elements in pairs if n <= tests), 0)
+
+
+def _is_within(limits: tuple[tuple[int, int, int], ...], m: int, n: int) -> bool:
+    """Whether one entry has enough test elements, and a range of elements in which m is."""
+    return any(n <= tests and least <= m <= most for tests, least, most in limits)
 
 
 def _can_filter(common: Any, m: int, n: int) -> bool:
