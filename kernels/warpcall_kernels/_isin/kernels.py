@@ -81,9 +81,12 @@ def whole_range(
 def range_of(
     ptr: tl.tensor, n: tl.tensor, COMMON: tl.constexpr, KEY: tl.constexpr, SIZE: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The complement of the least and the greatest key of up to SIZE integers."""
-    key, _valid = keys_of(load_tests(ptr, 0, n, SIZE), COMMON, KEY)
-    return tl.max(~key, 0), tl.max(key, 0)
+    """The complement of the least and the greatest key of up to SIZE integers; zeros if SIZE is 0."""
+    low_inverted, high = tl.full([], 0, KEY), tl.full([], 0, KEY)
+    if SIZE > 0:
+        key, _valid = keys_of(load_tests(ptr, 0, n, SIZE), COMMON, KEY)
+        low_inverted, high = tl.max(~key, 0), tl.max(key, 0)
+    return low_inverted, high
 
 
 @triton.jit
@@ -103,6 +106,31 @@ def write_range(
         tl.store(ws_ptr + HIGH, high)
     span, dense = span_of(low_inverted, high, slots, KEY)
     return ~low_inverted, span, dense
+
+
+@triton.jit
+def found_range(
+    ws_ptr: tl.tensor,
+    low_inverted: tl.tensor,
+    high: tl.tensor,
+    words: tl.tensor,
+    slots: tl.tensor,
+    KEY: tl.constexpr,
+    RANGED: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The least key, and whether a bitmap is taken.
+
+    The range is the given one of `range_of`. If RANGED is 0, it is that of PROGRAMS ranges; if that is
+    0 as well, `range_kernel` has written it into the header.
+    """
+    if RANGED > 0:
+        low, _span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
+    elif PROGRAMS > 0:
+        low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+    else:
+        low, _span, dense = key_range(ws_ptr, slots, KEY)
+    return low, dense
 
 
 @triton.jit
@@ -144,25 +172,19 @@ def build_kernel(
 ) -> None:
     """Add a block of members to a zeroed set.
 
-    Each program finds the range of up to RANGED members itself, while the set is zeroed. If that is 0,
-    it is that of PROGRAMS ranges; if that is 0 as well, `range_kernel` has written it into the header.
+    Each program finds the range of up to RANGED members itself, while the set is zeroed. Where the
+    range comes from if RANGED is 0, `found_range` says.
     """
     if PDL:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-    if RANGED > 0:
-        low_inverted, high = range_of(test_ptr, n, COMMON, KEY, RANGED)
+    low_inverted, high = range_of(test_ptr, n, COMMON, KEY, RANGED)
     if PDL:
         gdc_wait()
     low, dense = 0, False
     if SET == "either":
-        if RANGED > 0:
-            low, _span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
-        elif PROGRAMS > 0:
-            low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
-        else:
-            low, _span, dense = key_range(ws_ptr, slots, KEY)
+        low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
     add_keys(
         *(ws_ptr, key, valid, low, dense, slots, factor, shift, filter_shift),
         *(SET, FILTER, LOOK, BUCKET, KEY),

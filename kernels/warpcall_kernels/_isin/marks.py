@@ -18,7 +18,7 @@ from warpcall_kernels._isin.hash_set import (
     set_bits,
     store_block,
 )
-from warpcall_kernels._isin.kernels import range_of, whole_range, write_range
+from warpcall_kernels._isin.kernels import found_range, range_of
 
 
 @triton.jit
@@ -50,15 +50,11 @@ def keep_kernel(
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
-    if RANGED > 0:
-        low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
+    low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
     if PDL:
         gdc_wait()
     if SET == "either":
-        if RANGED > 0:
-            low, _span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
-        else:
-            low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+        low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
         if dense:
             if TWO_BITMAPS:
                 set_bits(ws_ptr, key - low, valid, KEY)
