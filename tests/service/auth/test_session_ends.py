@@ -98,7 +98,7 @@ def test_what_an_administrator_ends_is_ended(site: Site, how: str) -> None:
 
 
 def test_a_session_ends_with_its_key_at_the_latest(site: Site) -> None:
-    name, key = site.user(lifetime_s=4)
+    name, key = site.user(lifetime_s=10)
 
     with site.logged_in(key) as http:
         (row,) = site.database.listed("sessions", "list", "--user", name)

@@ -16,7 +16,7 @@ from tests.service.uploads.sources import SHORT
 from tests.waiting import until
 
 ENDLESS = "import time\ntime.sleep(1000)\n"
-SLOW = "import time\ntime.sleep(5)\n" + SHORT
+SLOW = "import time\ntime.sleep(8)\n" + SHORT  # shorter than WARPCALL_UPLOAD_CHECK_S
 
 
 def test_slow_uploads_of_one_user_delay_no_other_user(sqlite: Database) -> None:
