@@ -14,6 +14,7 @@ from bench.fairness import new_keys
 from tests.servers import running_server
 from tests.service.requests import log_of
 
+LONGER = 6  # times as long: instead of 10 s a minute, as in the benchmark
 SETTINGS = {"WARPCALL_ARENA_BYTES": "128MiB", "WARPCALL_MAX_BODY_BYTES": "32MiB"}
 
 
@@ -28,10 +29,11 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
         start_json_process(server.port, keys["b"])
         before = held(server.process.pid)["socket"]
         result = measure(server, keys, seconds, connections, list(ATTACKS))
+        if result.slow() and not result.wrong():
+            # The slowest percent is a few calls, and other tests may have had the CPUs meanwhile.
+            result = measure(server, keys, LONGER * seconds, connections, list(ATTACKS))
 
-        # In these few seconds the slowest percent is three to seven calls, which a machine that is
-        # busy with other tests delays. `python -m bench.attacks.hostile` judges that percent.
-        assert result.faults(percent=95) == []
+        assert result.faults() == []
         assert result.came_back["upgrade"] > 0
         assert sum(n for name, n in result.came_back.items() if name.startswith("bombs 4")) > 0
         assert unreleased(server, keys["b"], before) == ""
@@ -43,13 +45,10 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
 
 def test_only_what_the_machine_itself_takes_excuses_a_slow_answer() -> None:
     slow = Result(latencies_ms=[300.0] * 100, echo_ms=[1.0] * 100)
-    two_slow = Result(latencies_ms=[300.0] * 2 + [1.0] * 98, echo_ms=[1.0] * 100)
     busy = Result(latencies_ms=[300.0] * 100, echo_ms=[20.0] * 100)
     unknown = Result(latencies_ms=[1.0] * 100)
 
-    assert slow.faults() == two_slow.faults() == ["p99 is 300.0 ms, above 254.0"]
-    assert slow.faults(percent=95) == ["p95 is 300.0 ms, above 254.0"]
-    assert two_slow.faults(percent=95) == []
+    assert slow.faults() == slow.slow() == ["p99 is 300.0 ms, above 254.0"]
     assert busy.faults() == []
     assert len(unknown.faults()) == 1
 
