@@ -4,18 +4,19 @@ Few test elements are held in registers, and each element is compared with all o
 done with more test elements if there are few elements. Otherwise, some more test elements become a
 set in the shared memory of each program: a bitmap if they lie close together, else a search tree.
 Many become a set in device memory: a bitmap, a search tree or a hash set, which is built and then
-probed. If the elements are far fewer, they become the set. If the L2 does not hold the set of the
-test elements, a filter rejects most elements, and the others become the set. The variants are in
-`_isin/plan.py`. They depend on shapes and dtypes alone, so that nothing waits for the GPU.
+probed. If the elements are fewer, a Bloom filter of them rejects most test elements, and the others
+become the set. If the L2 does not hold the set of the test elements, a filter of these rejects most
+elements first. The variants are in `_isin/plan.py`. They depend on shapes and dtypes alone, so that nothing waits for the GPU.
 
 Bytes: elements and test elements are read once, and one byte is written for each element. A set in
 device memory comes on top, with a header of 16 words and a table:
 
 - 128 B for 8-bit types, 8 KB for 16-bit types, 512 MiB for the full bitmap of a 32-bit type;
 - for others, 4 to 8 slots of 4 or 8 bytes for each member, or up to 32 for each of few members;
-- if the elements are the set, at least one slot for every 8 test elements if there are up to 2^20
-  of these; and for each slot another byte, or 4 to 8 bytes for a second bitmap;
-- if there is a filter, up to 3.5 words more for each member.
+- if the elements are fewer, as many slots as if they were the members, but at least one for every 8
+  test elements if there are up to 2^20 of these; and for each slot another byte for the filter, or 4 to 8
+  bytes for a second bitmap;
+- if there is a filter of the test elements, up to 5.5 words more for each of them.
 
 Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It
 continues with a binary search in sorted test elements.
@@ -321,11 +322,11 @@ OP = Op(
     ),
     limits=(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
-        "bytes; for others 8.5 times the test elements (11.5 times if they are at least "
+        "bytes; for others 8.5 times the test elements (13.5 times if they are at least "
         f"{NARROW.filtered_n:,} integers of 32 bits, or {WIDE.filtered_n:,} values of 64 bits), or up "
         "to 32 times if this is at most 4 MiB; or 10 times the elements, or up to 4 MiB, if there "
-        "are far more test elements (16 times as many from 32,768 on, 4 times from 131,072 on, "
-        "twice from 1,048,576 on); and 5 KB at most"
+        "are more test elements (4 times as many from 16,384 on, as many as elements from 262,144 on); "
+        "and 5 KB at most"
     ),
     derive=_derive,
     sizes=(

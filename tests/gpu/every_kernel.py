@@ -35,6 +35,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
+    (plan, "MANY_MEMBERS", 6000),
     (rule, "SCANNED_PAIRS", 1 << 22),
     (rule, "REVERSED_MAX_M", 7000),
     (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered_n=6000)),

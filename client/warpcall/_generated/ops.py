@@ -117,10 +117,10 @@ class Ops(ABC):
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
 
         Limits: many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2
-        bytes; for others 8.5 times the test elements (11.5 times if they are at least 4,194,304
-        integers of 32 bits, or 2,097,152 values of 64 bits), or up to 32 times if this is at most 4
-        MiB; or 10 times the elements, or up to 4 MiB, if there are far more test elements (16 times
-        as many from 32,768 on, 4 times from 131,072 on, twice from 1,048,576 on); and 5 KB at most.
+        bytes; for others 8.5 times the test elements (13.5 times if they are at least 2,097,152
+        integers of 32 bits, or 1,048,576 values of 64 bits), or up to 32 times if this is at most 4
+        MiB; or 10 times the elements, or up to 4 MiB, if there are more test elements (4 times as
+        many from 16,384 on, as many as elements from 262,144 on); and 5 KB at most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,

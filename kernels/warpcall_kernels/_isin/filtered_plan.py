@@ -7,10 +7,10 @@ from typing import Any
 
 import triton
 
-from warpcall_kernels._isin.bloom import fill_kernel, judge_kernel, zero_bitmap_kernel
+from warpcall_kernels._isin.bloom import begin_kernel, fill_kernel, judge_kernel
 from warpcall_kernels._isin.filtered import (
-    keep_candidates_kernel,
-    mark_candidates_kernel,
+    add_candidates_kernel,
+    keep_tests_kernel,
     settle_kernel,
     sift_kernel,
 )
@@ -18,28 +18,26 @@ from warpcall_kernels._isin.table import (
     FIRST_SHARE,
     JUDGED,
     RANGES,
+    SEGMENTS,
     CandidateSet,
-    Kind,
     SetPlan,
     Table,
+    taken_by,
 )
 from warpcall_kernels.op.launch import Launch
 
 # Times are from an H200.
 
-ZEROING = 264  # programs that zero a bitmap
-FILL_BLOCK, FILL_WARPS = 512, 4  # elements and warps of a program that fills the filter
+FILL_BLOCK, FILL_WARPS = 512, 8  # elements and warps of a program that fills the filter
 # Programs that sample it, and their warps. 2^22 int32 in 2^22: 160 us, 217 with one program of 16 warps.
-JUDGING, JUDGE_WARPS = 32, 4
+JUDGING, JUDGE_WARPS = 64, 4
 # By the bytes of a key, elements of a program that looks up in the filter. 2^26 int64 in 2^24: 537 us,
 # 585 with 1,024 elements.
 SIFT_BLOCK, SIFT_WARPS = {4: 1024, 8: 512}, 4
-# By the same, elements and warps of a program that makes candidates the set, marks them, or settles
-# their results. To mark these: 200 us, 270 with 128 elements and 2 warps.
-LISTING = {4: (128, 2), 8: (64, 1)}
-# Blocks of test elements that a program takes to mark candidates. On an H100, 2^22 dense int32 in 2^22, which
-# have no candidates: 174 us, 192 with one block; sparse ones: 215 with both.
-MARK_BLOCKS = 8
+# Elements of the block of a program that works on the list or keeps test elements, and its warps. There are
+# as many programs as a GPU of 132 multiprocessors holds, or nearly: SHARING for each segment of the list.
+KEEP_BLOCK, KEEP_WARPS = 128, 4
+KEEPING, SHARING = 132 * 16, 16
 ZEROED = 1024  # words that a program zeroes at once
 
 
@@ -63,31 +61,24 @@ def plan_filtered(
     """
     m, n = call["m"], call["n"]
     every = {**shared, **call, **kept.arguments(table.bucket), "PROGRAMS": RANGES}
-    every |= {"ZEROED": ZEROED, "FILL_BLOCK": FILL_BLOCK, "BLOCKS": MARK_BLOCKS}
+    every |= {"ZEROED": ZEROED, "FILL_BLOCK": FILL_BLOCK, "FILTER": table.filter_words > 0}
 
-    def step(
-        kernel: Any, takes: str, programs: int, block: int, warps: int = 4, *, first: bool = False
-    ) -> None:
-        given = {**every, "FIRST": first}
-        arguments = {key: given[key] for key in kernel.arg_names if key in given}
-        arguments |= {"BLOCK": block, "num_warps": warps}
+    def step(kernel: Any, takes: str, programs: int, block: int, warps: int) -> None:
+        arguments = taken_by(kernel, {**every, "BLOCK": block, "num_warps": warps})
         types = {"x": words[0], "t": words[1], "w": None, "o": None}
         read_as = tuple(types[name] for name in takes)
         steps.append((Launch(kernel, (programs,), arguments, read_as), takes))
 
     steps = [(prepare, "tw")]
-    if table.kind is Kind.EITHER:
-        step(zero_bitmap_kernel, "w", ZEROING, 2 * ZEROED)
     blocks = triton.cdiv(n, FILL_BLOCK)
     first = triton.cdiv(blocks, FIRST_SHARE)
-    step(fill_kernel, "tw", first, FILL_BLOCK, FILL_WARPS, first=True)
+    step(begin_kernel, "tw", first, FILL_BLOCK, FILL_WARPS)
     step(judge_kernel, "xtw", JUDGING, JUDGED // JUDGING, JUDGE_WARPS)
-    if blocks > first:
-        step(fill_kernel, "tw", blocks - first, FILL_BLOCK, FILL_WARPS)
-    sifted, (block, warps) = SIFT_BLOCK[table.itemsize], LISTING[table.itemsize]
+    step(fill_kernel, "tw", max(1, blocks - first), FILL_BLOCK, FILL_WARPS)
+    sifted = SIFT_BLOCK[table.itemsize]
     step(sift_kernel, "xwo", triton.cdiv(m, sifted), sifted, SIFT_WARPS)
-    lists = kept.blocks(block)
-    step(keep_candidates_kernel, "w", lists, block, warps)
-    step(mark_candidates_kernel, "tw", triton.cdiv(n, block * MARK_BLOCKS), block, warps)
-    step(settle_kernel, "xwo", lists, block, warps)
+    listing = SEGMENTS * min(SHARING, triton.cdiv(kept.room, KEEP_BLOCK))
+    step(add_candidates_kernel, "w", listing, KEEP_BLOCK, KEEP_WARPS)
+    step(keep_tests_kernel, "tw", min(KEEPING, triton.cdiv(n, KEEP_BLOCK)), KEEP_BLOCK, KEEP_WARPS)
+    step(settle_kernel, "xtwo", listing, KEEP_BLOCK, KEEP_WARPS)
     return SetPlan(kept.words, table.word, tuple(steps))

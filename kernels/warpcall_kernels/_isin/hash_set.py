@@ -34,6 +34,7 @@ LOW_INVERTED = tl.constexpr(
 HIGH = tl.constexpr(1)  # header word: the greatest key
 HAS_ZERO = tl.constexpr(2)  # header word: whether key 0 is a member of the hash set
 OVERFLOW = tl.constexpr(3)  # header word: 0, DIRECT or LATE (bloom.py)
+FULL = tl.constexpr(7)  # header word: whether the set of test elements is full (filtered.py)
 EQUAL = tl.constexpr(4)  # header word: whether many test elements are equal (bloom.py)
 # Header words: how many elements, and how many other test elements, of the sample passed (bloom.py).
 HITS, EQUAL_HITS = tl.constexpr(5), tl.constexpr(6)
@@ -191,8 +192,12 @@ def insert(
     LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
+    MOST_PROBES: tl.constexpr = 0,
 ) -> None:
-    """Insert keys into the hash set, and into its filter, whose words `filter_ptr` points to."""
+    """Insert keys into the hash set, and into its filter, whose words `filter_ptr` points to.
+
+    With MOST_PROBES, a key that finds no empty slot in so many is not inserted, and FULL is set.
+    """
     tl.store(ws_ptr + HAS_ZERO + tl.zeros_like(key), 1, mask=valid & (key == 0))
     mixed = mix(key, factor, KEY)
     slot = first_slot(mixed, slots, shift, BUCKET)
@@ -206,6 +211,7 @@ def insert(
             tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
         else:
             tl.atomic_or(word, bits, mask=pending, sem="relaxed")
+    probes = 0
     while tl.max(pending.to(tl.int32), 0) > 0:
         if LOOK:
             seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
@@ -214,6 +220,11 @@ def insert(
         pending = pending & (old != 0) & (old != key)
         key = tl.where(pending, tl.minimum(key, old), key)
         slot = (slot + 1) & (slots - 1)
+        if MOST_PROBES > 0:
+            probes += 1
+            if probes == MOST_PROBES:
+                tl.store(ws_ptr + FULL + tl.zeros_like(key), 1, mask=pending)
+                pending = pending & False
         look = pending
 
 
@@ -263,40 +274,6 @@ def contains(
         pending = pending & ~(hit | end)
         slot = (slot + BUCKET) & (slots - 1)
     return found
-
-
-@triton.jit
-def find_slot(
-    ws_ptr: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
-) -> tl.tensor:
-    """The slot of each key in a hash set without a filter: -1 for no member, `slots` for key 0."""
-    has_zero = tl.load(ws_ptr + HAS_ZERO) != 0
-    slot = first_slot(mix(key, factor, KEY), slots, shift, BUCKET)
-    at = tl.where(valid & (key == 0) & has_zero, slots, -1).to(slot.dtype)
-    pending = valid & (key != 0)
-    while tl.max(pending.to(tl.int32), 0) > 0:
-        if BUCKET == 1:
-            seen = tl.load(ws_ptr + TABLE + slot, mask=pending, other=0)
-            hit = seen == key
-            end = seen == 0
-            at = tl.where(pending & hit, slot, at)
-        else:
-            pairs = (ws_ptr + TABLE).to(tl.pointer_type(tl.uint64))
-            pair = tl.load(pairs + slot // 2, mask=pending, other=0)
-            low, high = pair.to(tl.uint32), (pair >> 32).to(tl.uint32)
-            hit = (low == key) | (high == key)
-            end = (low == 0) | (high == 0)
-            at = tl.where(pending & hit, slot + (high == key).to(slot.dtype), at)
-        pending = pending & ~(hit | end)
-        slot = (slot + BUCKET) & (slots - 1)
-    return at
 
 
 @triton.jit

@@ -33,18 +33,22 @@ def prepare_kernel(
     ws_ptr: tl.tensor,
     n: tl.tensor,
     words: tl.tensor,
+    slots: tl.tensor,
     RANGE: tl.constexpr,
+    SAMPLED: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     """Zero the workspace, and write the range of a program's share of the members behind it.
 
-    Nothing waits for the zeros to be stored, so the members are loaded meanwhile.
+    With SAMPLED, each program looks at the first and the last block of members before. If no bitmap
+    holds the range of these, it writes that. Nothing waits for the zeros to be stored, so the members
+    are loaded meanwhile.
     """
-    if PDL:
+    if EARLY:
         gdc_launch_dependents()
     program = tl.program_id(0).to(tl.int64)
     for first in range(program * BLOCK, words, PROGRAMS * BLOCK):
@@ -53,7 +57,16 @@ def prepare_kernel(
     if RANGE:
         low_inverted = tl.zeros([BLOCK], KEY)
         high = tl.zeros([BLOCK], KEY)
-        for first in range(program * BLOCK, n, PROGRAMS * BLOCK):
+        last = n
+        if SAMPLED:
+            for first in tl.static_range(2):
+                start = first * tl.maximum(n - BLOCK, 0).to(tl.int64)
+                key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+                low_inverted = tl.maximum(low_inverted, tl.where(valid, ~key, 0))
+                high = tl.maximum(high, tl.where(valid, key, 0))
+            _span, dense = span_of(tl.max(low_inverted, 0), tl.max(high, 0), slots, KEY)
+            last = tl.where(dense, n, 0)
+        for first in range(program * BLOCK, last, PROGRAMS * BLOCK):
             key, valid = load_keys(test_ptr, first, n, COMMON, KEY, BLOCK)
             low_inverted = tl.maximum(low_inverted, tl.where(valid, ~key, 0))
             high = tl.maximum(high, tl.where(valid, key, 0))
@@ -140,11 +153,13 @@ def range_kernel(
     slots: tl.tensor,
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Write the range into the header, for a build by very many programs."""
-    if PDL:
+    if EARLY:
         gdc_launch_dependents()
+    if PDL:
         gdc_wait()
     whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
 
@@ -168,6 +183,7 @@ def build_kernel(
     RANGED: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Add a block of members to a zeroed set.
@@ -175,7 +191,7 @@ def build_kernel(
     Each program finds the range of up to RANGED members itself, while the set is zeroed. Where the
     range comes from if RANGED is 0, `found_range` says.
     """
-    if PDL:
+    if EARLY:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)

@@ -8,7 +8,7 @@
 | SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
-| REVERSED | 2 to 32 times as many test elements as elements, and 2^15 of them or more (`Rule`) | the elements become the set; test elements mark its members | marks.py |
+| REVERSED | as many test elements as elements or more, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
 search tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in
@@ -50,16 +50,18 @@ from warpcall_kernels._isin.kernels import (
     probe_kernel,
     range_kernel,
 )
-from warpcall_kernels._isin.marks import collect_kernel, keep_kernel, mark_kernel
+from warpcall_kernels._isin.reversed import add_elements_kernel, collect_kernel, keep_kernel
 from warpcall_kernels._isin.rule import SMALL_N, Variant, choose
 from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
+    BLOOM_WORD,
     RANGES,
     CandidateSet,
     Kind,
     SetPlan,
     Table,
     key_dtype,
+    taken_by,
 )
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
@@ -72,6 +74,10 @@ from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launc
 # LARGE, REVERSED and FILTERED: zeroing the table, and finding the range of the members
 BLOCK = 1024  # words or members that one of the few programs of this step handles at a time
 PREPARING = 128  # programs of this step, each of which finds the range of its members
+# The same of MANY_MEMBERS or more members. They look at a sample before, and do not look at all if that
+# says enough. On an H200, sparse and dense: 2^20 int32 in 2^20 by LARGE: 71 and 45.3 us, 75 and 45.9
+# otherwise; by REVERSED: 42.6 and 48.4, 46.7 and 49.6. 2^18 in 2^19 by LARGE: 41.8 and 26.8, 40.6 and 26.1.
+PREPARING_MANY, MANY_MEMBERS = 256, 1 << 19
 # Members up to which each program that builds combines these ranges. For more, another launch does.
 # 2^10 sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the
 # build.
@@ -84,11 +90,12 @@ RANGED_N = 1 << 12
 # 2^14 int64 in 2^10: 9.4 and 8.0 us, 9.8 and 7.7 with 256 values; in 2^12: 9.9 and 8.2, 26.9 and 25.2
 # with 32.
 RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
-# Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the
-# place of others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one after the other.
+# Test elements up to which a launch of LARGE asks for the next one when it begins, so that they overlap.
+# Programs that wait take the place of others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one
+# after the other.
 OVERLAPPING = 1 << 20
 
-# LARGE and REVERSED: programs that build or probe
+# LARGE: programs that build or probe
 # Values of a program and its warps. Few threads wait then for the longest probe. 2^24 int32 in 2^20
 # on an H200: 200 us, 240 with 512 values.
 SET_BLOCK, SET_WARPS = 128, 2
@@ -113,6 +120,14 @@ FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
 # warps, as many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
 SET_BLOCKS, ALL_WARPS = 4, MULTIPROCESSORS * 64
 
+# REVERSED: elements and warps of a program that adds elements to the filter or looks them up, for at least
+# FEW_VALUES; fewer have FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 34.5 us, 35.5 with
+# SET_BLOCK.
+ADD_BLOCK, ADD_WARPS = 256, 4
+# Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^12
+# sparse int32 in 2^18: 12.1 us, 13.8 with FEW_BLOCK; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with KEEP_BLOCK.
+KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 << 20
+
 # LARGE and REVERSED: the table
 # Slots for each of few members. Few of them have to be looked for in a second slot then. 2^12
 # sparse int32 in 2^14 by LARGE: 10.1 us, 11.5 with 4 slots.
@@ -130,9 +145,10 @@ FEW_SLOTS = 1 << 18
 TESTS_A_SLOT, BITMAP_TESTS = 8, 1 << 20
 # Members up to which an insertion does not read a slot before its atomic. For more, a read keeps
 # atomics of equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots
-# are read.
+# are read. REVERSED reads its filter only where neighbouring elements are equal: 2^20 int32 in 2^22 on an H200
+# with 16 different elements: 71 us, 163 otherwise.
 UNREAD = 1 << 18
-# Test elements from which on dense elements of REVERSED have a bitmap beside that of the marks.
+# Test elements from which on dense elements of REVERSED have a bitmap beside that of the test elements.
 # 2^12 dense int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.
 TWO_BITMAPS = 1 << 17
 
@@ -197,8 +213,9 @@ def launches(
     if variant is Variant.FILTERED:
         table = Table.of(common, n, small=False)
         kept = CandidateSet.of(table, m)
-        prepare = _prepare(table, common, kept.ranges, n, words[1], programs=RANGES)
-        return plan_filtered(call, table, kept, _shared(table, common), prepare, words)
+        prepare = _prepare(table, common, kept.ranges, n, words[1], RANGES)
+        shared = {**_shared(table, common), **_waiting()}
+        return plan_filtered(call, table, kept, shared, prepare, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m, small=False), common, m, n, invert, words)
     if variant is Variant.SMALL:
@@ -221,27 +238,33 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
 
 
 def _prepare(
-    table: Table,
-    common: Any,
-    words: int,
-    n: int,
-    dtype: Any,
-    *,
-    programs: int = PREPARING,
-    ranged: int = 0,
-    pdl: bool = False,
+    table: Table, common: Any, words: int, n: int, dtype: Any, programs: int, **given: bool
 ) -> Launch:
+    """The launch that zeroes the first words of the workspace, and finds the range of n members.
+
+    Args:
+        dtype: the Triton dtype that the members are read as, or None for their own.
+        given: RANGE, if the range is not needed, and EARLY.
+    """
     arguments = {
         "n": n,
         "words": words,
-        "RANGE": table.kind is Kind.EITHER and not ranged,
+        "slots": table.slots,
+        "RANGE": table.kind is Kind.EITHER,
+        "SAMPLED": n >= MANY_MEMBERS,
         "COMMON": common,
         "KEY": key_dtype(common),
         "PROGRAMS": programs,
         "BLOCK": BLOCK,
-        "PDL": pdl,
+        "EARLY": False,
+        **given,
     }
     return Launch(prepare_kernel, (programs,), arguments, (dtype, None))
+
+
+def _preparing(n: int) -> int:
+    """The programs of this launch for n members of LARGE or REVERSED."""
+    return PREPARING_MANY if n >= MANY_MEMBERS else PREPARING
 
 
 def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> SetPlan:
@@ -256,25 +279,33 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     shape = _ranged_blocks(table, ranged) if ranged else _blocks(n, fewest=True)
     build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
     probe = {**shared, **_looked_up(table, m, n), "m": m, "INVERT": invert}
-    zero = _prepare(table, common, table.words, n, words[1], ranged=ranged, pdl=shared["PDL"])
-    steps = [(zero, "tw")]
-    fused = PREPARING if n <= FUSED_N else 0
+    programs = _preparing(n)
+    given = {"RANGE": table.kind is Kind.EITHER and not ranged, "EARLY": shared["EARLY"]}
+    steps = [(_prepare(table, common, table.words, n, words[1], programs, **given), "tw")]
+    fused = programs if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
-        whole |= {"PROGRAMS": PREPARING, **overlapped}
+        whole |= {"PROGRAMS": programs, **overlapped}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
     build["PROGRAMS"] = fused
     build["LOOK"] = n > UNREAD
     steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
     steps.append((_over(m, probe_kernel, probe, (words[0], None, None), probe["BLOCKS"]), "xwo"))
-    return SetPlan(table.words + 2 * PREPARING, table.word, tuple(steps))
+    return SetPlan(table.words + 2 * programs, table.word, tuple(steps))
+
+
+def _waiting() -> dict[str, bool]:
+    """The arguments of a launch that waits for the one before it itself, where a device can do that.
+
+    It begins when all programs of that one have ended, or have asked for it (EARLY).
+    """
+    return {"PDL": True, "launch_pdl": True} if overlaps_launches() else {"PDL": False}
 
 
 def _overlapped(n: int) -> dict[str, bool]:
-    """The arguments of a launch that begins while the one before it runs, where a device can."""
-    if n <= OVERLAPPING and overlaps_launches():
-        return {"PDL": True, "launch_pdl": True}
-    return {"PDL": False}
+    """The same for n test elements of LARGE, whose launches ask for the next one if n is not too large."""
+    waiting = _waiting()
+    return {**waiting, "EARLY": waiting["PDL"] and n <= OVERLAPPING}
 
 
 def _ranged(table: Table, n: int) -> int:
@@ -315,7 +346,7 @@ def _over(
 ) -> Launch:
     """A launch of as many programs as so many values need."""
     grid = (triton.cdiv(values, arguments["BLOCK"] * blocks),)
-    return Launch(kernel, grid, arguments, types)
+    return Launch(kernel, grid, taken_by(kernel, arguments), types)
 
 
 def _with_room(table: Table, wanted: int, most: int) -> Table:
@@ -330,22 +361,23 @@ def _reversed(
 ) -> SetPlan:
     wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT if n <= BITMAP_TESTS else 0)
     table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
-    shared = {**_shared(table, common), **_overlapped(n)}
+    programs, ranged = _preparing(m), _ranged(table, m)
+    shared = {**_shared(table, common), **_waiting(), "INVERT": invert, "PROGRAMS": programs}
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
-    shared["TWO_BITMAPS"] = few and n >= TWO_BITMAPS
-    marks = table.words
-    # A byte for each slot and one for key 0, or the second bitmap.
-    zeroed = marks + max(table.slots // table.itemsize + 1, shared["TWO_BITMAPS"] * table.words)
-    ranged = _ranged(table, m)
-    shape = _ranged_blocks(table, ranged) if ranged else _blocks(m)
-    keep = {**shared, **shape, "n": m, "words": zeroed, "RANGED": ranged, "PROGRAMS": PREPARING}
-    keep["LOOK"] = m > UNREAD
-    mark = {**shared, **_blocks(n), "n": n, "marks": marks}
-    collect = {**shared, **_blocks(m), "m": m, "marks": marks, "INVERT": invert}
+    shared |= {"TWO_BITMAPS": few and n >= TWO_BITMAPS, "RANGED": ranged, "LOOK": m > UNREAD}
+    shared |= {"marks": table.words, "bloom_words": table.slots // BLOOM_WORD}
+    # A filter with a byte for each slot, or the second bitmap.
+    zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)
+    block, warps = (ADD_BLOCK, ADD_WARPS) if m >= FEW_VALUES else (FEW_BLOCK, FEW_WARPS)
+    elements = {**shared, "BLOCK": block, "num_warps": warps}
+    add = {**elements, **(_ranged_blocks(table, ranged) if ranged else {})}
+    block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
+    keep = {**shared, "n": n, "BLOCK": block, "num_warps": warps}
+    given = {"RANGE": table.kind is Kind.EITHER and not ranged}
     steps = (
-        (_prepare(table, common, zeroed, m, words[0], ranged=ranged, pdl=shared["PDL"]), "xw"),
-        (_over(m, keep_kernel, keep, (words[0], None)), "xw"),
-        (_over(n, mark_kernel, mark, (words[1], None)), "tw"),
-        (_over(m, collect_kernel, collect, (words[0], None, None)), "xwo"),
+        (_prepare(table, common, zeroed, m, words[0], programs, **given), "xw"),
+        (_over(m, add_elements_kernel, {**add, "n": m, "words": zeroed}, (words[0], None)), "xw"),
+        (_over(n, keep_kernel, keep, (words[1], None)), "tw"),
+        (_over(m, collect_kernel, {**elements, "m": m, "n": n}, (*words, None, None)), "xtwo"),
     )
-    return SetPlan(zeroed + 2 * PREPARING, table.word, steps)
+    return SetPlan(zeroed + 2 * programs, table.word, steps)

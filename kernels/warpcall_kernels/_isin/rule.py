@@ -44,7 +44,7 @@ SCANNED_PAIRS, SCANNED_PAIRS_FLOAT64 = 1 << 25, 1 << 23
 REVERSED_MAX_M = 1 << 20  # elements up to which REVERSED is taken
 # FILTERED: most elements for each test element. The list of candidates has room for those that the
 # filter lets pass by mistake.
-FILTERED_RATIO = 8
+FILTERED_RATIO = 16
 FILTERED_MAX_M = (1 << 31) - 1  # most elements, whose numbers must fit into a key of 32 bits
 
 
@@ -97,12 +97,12 @@ NARROW = Rule(
         (1 << 7, 1 << 16),
         (1 << 8, 1 << 15),
     ),
-    reversed=((1 << 16, 1 << 4), (1 << 17, 8), (1 << 19, 4), (1 << 20, 2)),
+    reversed=((1 << 16, 4), (1 << 18, 1)),
     searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18), (1 << 9, (1 << 24) + 1, EVERY)),
     small=((1 << 10, 0, 1 << 24), (1 << 11, 0, 1 << 22)),
     many=1 << 22,
     tree_pairs=1 << 34,
-    filtered_n=1 << 22,
+    filtered_n=1 << 21,
 )
 # Integers of 64 bits. Times of sparse and of dense values:
 # 2^16 in 2^7 on an H200: COMPARE 5.6 and 5.4 us, SEARCH 5.8 and 4.7.
@@ -118,11 +118,11 @@ NARROW = Rule(
 # 2^19 dense in 2^20 on an H200: REVERSED 75 us, LARGE 113.
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
-    reversed=((1 << 15, 1 << 4), (1 << 17, 4), (1 << 20, 2)),
+    reversed=((1 << 14, 4), (1 << 18, 1)),
     searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
     small=((1 << 10, 0, EVERY), (1 << 11, 1 << 17, EVERY), (1 << 12, 1 << 23, EVERY)),
     tree_pairs=1 << 29,
-    filtered_n=1 << 21,
+    filtered_n=1 << 20,
 )
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
 #
@@ -132,7 +132,6 @@ WIDE = NARROW._replace(
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
-    reversed=((1 << 16, 1 << 5), (1 << 17, 4), (1 << 20, 2)),
     small=((1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
     filtered_n=EVERY,
 )
@@ -141,7 +140,7 @@ FLOAT32 = NARROW._replace(
 # 2^20 in 2^11: LARGE 16.5, SMALL 18.0.
 FLOAT64 = WIDE._replace(
     compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
-    reversed=FLOAT32.reversed,
+    reversed=NARROW.reversed,
     searched=((1 << 6, 0, 1 << 22),),
     small=((1 << 10, 0, EVERY), (1 << 12, 1 << 23, EVERY)),
 )

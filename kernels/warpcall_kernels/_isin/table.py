@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -27,22 +28,26 @@ FILTER_SLOTS = 32
 # with 256.
 HELD_WORDS = 1024
 
+BLOOM_WORD = 8  # bytes of a word of a Bloom filter
+
 # FILTERED
 RANGES = 512  # programs that find the range of the test elements
-# Bytes of the filter for 16 slots of the table of all test elements, the bits of its words, and how
-# many of them a test element sets: 12 to 24 bits for each, so that some 1 % of other values pass. 2^26
-# int32 in 2^24: 989 us; 1,082 with 32 bits of which 3 are set, and 32 MB; 1,101 with 20 MB.
-BLOOM_BYTES, BLOOM_WORD, BLOOM_BITS = 6, 64, 4
+# Bytes of the filter for 16 slots of the table of all test elements: 12 to 24 bits for each, so that some
+# 1 % of other values pass. 2^26 int32 in 2^24: 989 us, 1,101 with 5 bytes.
+BLOOM_BYTES = 6
 # One of FIRST_SHARE blocks of test elements is in the filter when JUDGED elements and test elements are
 # looked up there. If all elements are in the set, 1,024 of 16,384 are found; if 3 % are, for which the
 # list has room, 31.
 FIRST_SHARE, JUDGED, MOST_HITS, MOST_EQUAL = 16, 1 << 14, 24, 128
 # The list of candidates has room for one of ELEMENTS_LISTED elements, and in slots of the table of all
-# test elements, for one of LEAST_LISTED to one of MOST_LISTED. The set of candidates has
-# CANDIDATE_SLOTS for each.
-ELEMENTS_LISTED, LEAST_LISTED, MOST_LISTED, CANDIDATE_SLOTS = 32, 32, 16, 2
+# test elements, for one of LEAST_LISTED to one of MOST_LISTED. The set of the test elements that may
+# equal a candidate has KEPT_SLOTS for each of these, and their filter has SECOND_BYTES.
+ELEMENTS_LISTED, LEAST_LISTED, MOST_LISTED, KEPT_SLOTS, SECOND_BYTES = 32, 32, 8, 2, 2
 LEAST_ROOM = 1024  # candidates that each part of the list has room for at least
 SEGMENTS = 128  # parts of the list, each with its own counter
+
+
+OPTIONS = {"num_warps", "launch_pdl"}  # arguments of every launch
 
 
 class Kind(StrEnum):
@@ -64,6 +69,11 @@ def kind_of(common: Any, n: int) -> Kind:
     if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
         return Kind.BITMAP
     return Kind.HASH if common.is_floating() else Kind.EITHER
+
+
+def taken_by(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that a kernel or its launch takes."""
+    return {k: v for k, v in arguments.items() if k in kernel.arg_names or k in OPTIONS}
 
 
 class Table(NamedTuple):
@@ -126,19 +136,21 @@ class CandidateSet(NamedTuple):
     """How the workspace of FILTERED lies in memory, whose parts `filtered.py` describes.
 
     Args:
-        slots: of the set of the candidates, a power of two.
+        slots: of the set of the test elements that may equal a candidate, a power of two.
         bloom_bytes: bytes of the filter.
+        second_bytes: bytes of the filter of the candidates.
         filter_words: 32-bit words, a power of two, of the filter of all test elements, in its place.
         room: candidates that a segment of the list has room for.
-        marks, bloom, counts, ranges, listed, members: where these begin, in words.
+        second, bloom, counts, ranges, listed, members: where these begin, in words.
         words: words of the workspace.
     """
 
     slots: int
     bloom_bytes: int
+    second_bytes: int
     filter_words: int
     room: int
-    marks: int
+    second: int
     bloom: int
     counts: int
     ranges: int
@@ -153,34 +165,30 @@ class CandidateSet(NamedTuple):
         listed = max(all_elements // ELEMENTS_LISTED, table.slots // LEAST_LISTED)
         listed = min(all_elements, listed, table.slots // MOST_LISTED)
         room = max(triton.cdiv(listed, SEGMENTS), min(LEAST_ROOM, all_elements))
-        slots = max(MIN_SLOTS, CANDIDATE_SLOTS * SEGMENTS * room)
+        slots = max(MIN_SLOTS, KEPT_SLOTS * SEGMENTS * room)
+        second_bytes = 64 * triton.cdiv(SECOND_BYTES * SEGMENTS * room, 64)
         bloom_bytes = max(4 * HEADER, table.slots * BLOOM_BYTES // 256 * 16)
         filter_words = 1 << (min(bloom_bytes // 4, table.slots // FILTER_SLOTS).bit_length() - 1)
-        marks = HEADER + slots
-        bloom = marks + slots // table.itemsize + HEADER
+        second = HEADER + slots
+        bloom = second + second_bytes // table.itemsize
         counts = bloom + bloom_bytes // table.itemsize
         ranges = counts + SEGMENTS
         listed = ranges + 2 * RANGES
         members = listed + 2 * SEGMENTS * room
         words = members + HEADER + table.slots
         return cls(
-            *(slots, bloom_bytes, filter_words, room, marks, bloom, counts, ranges, listed),
-            *(members, words),
+            *(slots, bloom_bytes, second_bytes, filter_words, room, second, bloom, counts),
+            *(ranges, listed, members, words),
         )
-
-    def blocks(self, block: int) -> int:
-        """How many blocks of candidates the list has room for: each segment begins one."""
-        return SEGMENTS * -(-self.room // block)
 
     def arguments(self, bucket: int) -> dict[str, Any]:
         """The arguments of the kernels in filtered.py."""
         return {
-            "marks": self.marks,
+            "second": self.second,
+            "second_words": self.second_bytes // BLOOM_WORD,
             "bloom": self.bloom,
-            "bloom_words": self.bloom_bytes * 8 // BLOOM_WORD,
+            "bloom_words": self.bloom_bytes // BLOOM_WORD,
             "filter_shift": 33 - max(2, self.filter_words).bit_length(),
-            "BITS": BLOOM_BITS,
-            "WORD": tl.uint64 if BLOOM_WORD == 64 else tl.uint32,
             "FIRST_SHARE": FIRST_SHARE,
             "MOST_HITS": MOST_HITS,
             "MOST_EQUAL": MOST_EQUAL,
@@ -190,8 +198,8 @@ class CandidateSet(NamedTuple):
             "room": self.room,
             "SEGMENTS": SEGMENTS,
             "members": self.members,
-            "candidate_slots": self.slots,
-            "candidate_shift": 33 - (self.slots // bucket).bit_length(),
+            "kept_slots": self.slots,
+            "kept_shift": 33 - (self.slots // bucket).bit_length(),
         }
 
 

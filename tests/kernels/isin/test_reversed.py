@@ -98,10 +98,12 @@ def test_launches_overlap_from_capability_90_on_if_there_are_not_too_many_values
     planned = planned_set(variant, dtype, 5000, n, False)
     steps = [step for step, _ in planned.launches]
 
-    overlaps = compiles_for >= 90 and n <= 1 << 20
-    assert [step.arguments["PDL"] for step in steps] == [overlaps] * len(steps)
+    waits = compiles_for >= 90
+    early = waits and n <= 1 << 20 and variant is Variant.LARGE
+    assert [step.arguments.get("EARLY", False) for step in steps[:-1]] == [early] * (len(steps) - 1)
+    assert [step.arguments["PDL"] for step in steps[1:]] == [waits] * (len(steps) - 1)
     assert ["launch_pdl" in step.arguments for step in steps] == [
-        *(False, *[overlaps] * (len(steps) - 1))
+        *(False, *[waits] * (len(steps) - 1))
     ]
 
 
@@ -114,14 +116,17 @@ def test_the_launch_for_the_range_of_many_members_waits_too(
     planned = planned_set(Variant.LARGE, torch.int32, 9, 5000, False)
 
     assert planned.launches[1][0].kernel.fn.__name__ == "range_kernel"
-    assert all(step.arguments["PDL"] for step, _ in planned.launches)
+    assert all(step.arguments["PDL"] for step, _ in planned.launches[1:])
 
 
-def test_filtered_waits_for_each_launch() -> None:
+@pytest.mark.parametrize("compiles_for", [80, 90], indirect=True)
+def test_launches_of_filtered_wait_for_the_one_before_themselves(compiles_for: int) -> None:
     planned = planned_set(Variant.FILTERED, torch.int32, 9000, 9000, False)
 
-    assert not planned.launches[0][0].arguments["PDL"]
-    assert not any("launch_pdl" in step.arguments for step, _ in planned.launches)
+    first, *others = [step.arguments for step, _ in planned.launches]
+    assert not first["EARLY"]
+    assert all(step["PDL"] == (compiles_for >= 90) for step in others)
+    assert all(("launch_pdl" in step) == (compiles_for >= 90) for step in others)
 
 
 @pytest.mark.parametrize(

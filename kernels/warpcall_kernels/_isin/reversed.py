@@ -1,0 +1,198 @@
+"""The kernels of isin for fewer elements than test elements.
+
+A Bloom filter is filled with the elements, and the test elements that it does not reject become a hash
+set, in which each element is looked up. So few test elements cost more than one access. If the range of
+the elements fits into a bitmap, test elements set their bits there instead.
+
+The first launch is `prepare_kernel`, which zeroes a workspace: the set, and from `marks` on the filter or
+the second bitmap. How launches overlap with PDL is in kernels.py.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+from warpcall_kernels._isin.bloom import add_to_bloom, are_kept, keep_passing
+from warpcall_kernels._isin.hash_set import (
+    has_bits,
+    key_range,
+    load_keys,
+    set_bits,
+    store_block,
+)
+from warpcall_kernels._isin.kernels import found_range, range_of
+
+
+@triton.jit
+def _add_block(
+    x_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    n: tl.tensor,
+    start: tl.tensor,
+    key: tl.tensor,
+    valid: tl.tensor,
+    marks: tl.tensor,
+    bloom_words: tl.tensor,
+    factor: tl.tensor,
+    LOOK: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Add a block of elements to the filter.
+
+    With LOOK, its words are read before if two neighbouring elements are equal, because atomics of
+    equal keys contend.
+    """
+    looks = False
+    if LOOK:
+        following, there = load_keys(x_ptr, start + 1, n, COMMON, KEY, BLOCK)
+        looks = tl.max((there & (key == following)).to(tl.int32), 0) > 0
+    add_to_bloom(ws_ptr, key, valid, looks, marks, bloom_words, factor, KEY)
+
+
+@triton.jit
+def add_elements_kernel(
+    x_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    n: tl.tensor,
+    words: tl.tensor,
+    marks: tl.tensor,
+    bloom_words: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    SET: tl.constexpr,
+    TWO_BITMAPS: tl.constexpr,
+    LOOK: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    RANGED: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Add a block of elements to the filter or, with TWO_BITMAPS, to the first bitmap.
+
+    With one bitmap the range says enough: it will hold the test elements. RANGED and PROGRAMS are as
+    for `build_kernel`, LOOK as for `_add_block`.
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    if SET == "either" and not TWO_BITMAPS:  # elements that become no bitmap are not loaded
+        low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
+        if PDL:
+            gdc_wait()
+        _low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
+        if not dense:
+            key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
+            _add_block(
+                *(x_ptr, ws_ptr, n, start, key, valid, marks, bloom_words, factor),
+                *(LOOK, COMMON, KEY, BLOCK),
+            )
+    else:
+        key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
+        low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
+        if PDL:
+            gdc_wait()
+        low, dense = 0, False
+        if SET == "either":
+            low, dense = found_range(
+                *(ws_ptr, low_inverted, high, words, slots), *(KEY, RANGED, PROGRAMS)
+            )
+        if dense:
+            set_bits(ws_ptr, key - low, valid, KEY)
+        else:
+            _add_block(
+                *(x_ptr, ws_ptr, n, start, key, valid, marks, bloom_words, factor),
+                *(LOOK, COMMON, KEY, BLOCK),
+            )
+
+
+@triton.jit
+def keep_kernel(
+    test_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    n: tl.tensor,
+    marks: tl.tensor,
+    bloom_words: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    SET: tl.constexpr,
+    TWO_BITMAPS: tl.constexpr,
+    BUCKET: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Make the test elements of a block that the filter lets pass the set, or set their bits.
+
+    TWO_BITMAPS are that of the elements, and behind it that of the test elements that are among them. If
+    test elements are many more than elements, these are few, and only these need atomics.
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+    if PDL:
+        gdc_wait()
+    if SET == "either":
+        low, span, dense = key_range(ws_ptr, slots, KEY)
+        if dense:
+            inside = valid & (key - low <= span)
+            if TWO_BITMAPS:
+                kept = has_bits(ws_ptr, key - low, inside, KEY)
+                set_bits(ws_ptr + marks, key - low, kept, KEY)
+            else:
+                set_bits(ws_ptr, key - low, inside, KEY)
+        else:
+            keep_passing(
+                *(ws_ptr, key, valid, marks, bloom_words, slots, factor, shift),
+                *(BUCKET, KEY),
+            )
+    else:
+        keep_passing(
+            *(ws_ptr, key, valid, marks, bloom_words, slots, factor, shift),
+            *(BUCKET, KEY),
+        )
+
+
+@triton.jit
+def collect_kernel(
+    x_ptr: tl.tensor,
+    test_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    marks: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    SET: tl.constexpr,
+    TWO_BITMAPS: tl.constexpr,
+    BUCKET: tl.constexpr,
+    INVERT: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Look up a block of elements in the set."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
+    if PDL:
+        gdc_wait()
+    if SET == "either":
+        low, _span, dense = key_range(ws_ptr, slots, KEY)
+        if dense:
+            found = has_bits(ws_ptr + marks if TWO_BITMAPS else ws_ptr, key - low, valid, KEY)
+        else:
+            found = are_kept(
+                *(test_ptr, ws_ptr, key, valid, n, slots, factor, shift), *(BUCKET, COMMON, KEY)
+            )
+    else:
+        found = are_kept(
+            *(test_ptr, ws_ptr, key, valid, n, slots, factor, shift), *(BUCKET, COMMON, KEY)
+        )
+    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
