@@ -120,10 +120,12 @@ FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
 # warps, as many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
 SET_BLOCKS, ALL_WARPS = 4, MULTIPROCESSORS * 64
 
-# REVERSED: elements and warps of a program that adds elements to the filter or looks them up, for at least
-# FEW_VALUES; fewer have FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 34.5 us, 35.5 with
-# SET_BLOCK.
-ADD_BLOCK, ADD_WARPS = 256, 4
+# REVERSED: elements and warps of a program that looks up elements, for at least FEW_VALUES; fewer have
+# FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 34.5 us, 35.5 with SET_BLOCK.
+COLLECT_BLOCK, COLLECT_WARPS = 256, 4
+# The same for one that adds more than MANY_ADDED elements to the filter. 2^20 int32 in 2^20 on an H200, sparse and
+# dense: 43.3 and 46.8 us, 42.8 and 48.2 with COLLECT_BLOCK.
+ADD_BLOCK, ADD_WARPS, MANY_ADDED = 512, 4, 1 << 19
 # Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^12
 # sparse int32 in 2^18: 12.1 us, 13.8 with FEW_BLOCK; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with KEEP_BLOCK.
 KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 << 20
@@ -368,16 +370,20 @@ def _reversed(
     shared |= {"marks": table.words, "bloom_words": table.slots // BLOOM_WORD}
     # A filter with a byte for each slot, or the second bitmap.
     zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)
-    block, warps = (ADD_BLOCK, ADD_WARPS) if m >= FEW_VALUES else (FEW_BLOCK, FEW_WARPS)
-    elements = {**shared, "BLOCK": block, "num_warps": warps}
-    add = {**elements, **(_ranged_blocks(table, ranged) if ranged else {})}
+    block, warps = (COLLECT_BLOCK, COLLECT_WARPS) if m >= FEW_VALUES else (FEW_BLOCK, FEW_WARPS)
+    collect = {**shared, "m": m, "n": n, "BLOCK": block, "num_warps": warps}
+    add = {**collect, "n": m, "words": zeroed}
+    if ranged:
+        add |= _ranged_blocks(table, ranged)
+    elif m > MANY_ADDED:
+        add |= {"BLOCK": ADD_BLOCK, "num_warps": ADD_WARPS}
     block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
     keep = {**shared, "n": n, "BLOCK": block, "num_warps": warps}
     given = {"RANGE": table.kind is Kind.EITHER and not ranged}
     steps = (
         (_prepare(table, common, zeroed, m, words[0], programs, **given), "xw"),
-        (_over(m, add_elements_kernel, {**add, "n": m, "words": zeroed}, (words[0], None)), "xw"),
+        (_over(m, add_elements_kernel, add, (words[0], None)), "xw"),
         (_over(n, keep_kernel, keep, (words[1], None)), "tw"),
-        (_over(m, collect_kernel, {**elements, "m": m, "n": n}, (*words, None, None)), "xtwo"),
+        (_over(m, collect_kernel, collect, (*words, None, None)), "xtwo"),
     )
     return SetPlan(zeroed + 2 * programs, table.word, steps)
