@@ -1,8 +1,10 @@
 """The kernels of isin that build a set (`_isin/hash_set.py`) and look up elements in it.
 
-With PDL, a kernel is launched while the one before it runs: it loads its inputs, and then waits until
-that one has ended. Each kernel must wait, also if it needs nothing from the one before. Otherwise it
-could end, and the next one begin, before an earlier one has written what that one reads.
+With PDL, a kernel waits itself until the one before it has ended. With EARLY, it asks for the next one
+when it begins, so that this loads its inputs meanwhile. Otherwise the next one is launched when all
+programs have ended, which still saves some of the time between two launches. Each kernel must wait, also
+if it needs nothing from the one before. Otherwise it could end, and the next one begin, before an
+earlier one has written what that one reads.
 """
 
 from __future__ import annotations

@@ -121,13 +121,13 @@ FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
 SET_BLOCKS, ALL_WARPS = 4, MULTIPROCESSORS * 64
 
 # REVERSED: elements and warps of a program that looks up elements, for at least FEW_VALUES; fewer have
-# FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 34.5 us, 35.5 with SET_BLOCK.
+# FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 37.5 us, 38.4 with FEW_BLOCK.
 COLLECT_BLOCK, COLLECT_WARPS = 256, 4
 # The same for one that adds more than MANY_ADDED elements to the filter. 2^20 int32 in 2^20 on an H200, sparse and
 # dense: 43.3 and 46.8 us, 42.8 and 48.2 with COLLECT_BLOCK.
 ADD_BLOCK, ADD_WARPS, MANY_ADDED = 512, 4, 1 << 19
-# Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^12
-# sparse int32 in 2^18: 12.1 us, 13.8 with FEW_BLOCK; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with KEEP_BLOCK.
+# Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^10
+# sparse int32 in 2^20: 15.6 us, 19.4 with FEW_BLOCK; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with 128 and 2.
 KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 << 20
 
 # LARGE and REVERSED: the table
@@ -142,9 +142,10 @@ FEW_BYTES, MANY, L1_SLOTS = 4 << 20, 1 << 21, 1 << 15
 FEW_SLOTS = 1 << 18
 # A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test
 # elements. A bitmap in its place holds a range of four values for each test element then. With more
-# test elements, a smaller hash set is faster: 101 int32 in 2^22: 33 us with 2^16 slots, 39 with
-# 2^18.
-TESTS_A_SLOT, BITMAP_TESTS = 8, 1 << 20
+# test elements, it has at least SLOTS_OF_MANY_TESTS: 101 int32 in 2^22: 33 us with 2^16 slots, 39 with
+# 2^18. With fewer, all programs read the same few lines of the filter at first, and where these lie in the L2
+# decides: on an H200, 2^8 elements in 2^22 with 2^12 slots took 27 to 57 us, 2^12 with 2^16 slots 26 to 31.
+TESTS_A_SLOT, BITMAP_TESTS, SLOTS_OF_MANY_TESTS = 8, 1 << 20, 1 << 16
 # Members up to which an insertion does not read a slot before its atomic. For more, a read keeps
 # atomics of equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots
 # are read. REVERSED reads its filter only where neighbouring elements are equal: 2^20 int32 in 2^22 on an H200
@@ -361,7 +362,8 @@ def _with_room(table: Table, wanted: int, most: int) -> Table:
 def _reversed(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
-    wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT if n <= BITMAP_TESTS else 0)
+    least = n // TESTS_A_SLOT if n <= BITMAP_TESTS else SLOTS_OF_MANY_TESTS
+    wanted = max(SLOTS_OF_FEW * m, least)
     table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
     programs, ranged = _preparing(m), _ranged(table, m)
     shared = {**_shared(table, common), **_waiting(), "INVERT": invert, "PROGRAMS": programs}

@@ -83,11 +83,12 @@ class Rule(NamedTuple):
 # 2^20 in 2^10: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
 # 2^26 in 2^9: SEARCH 203 and 123 us, SMALL 213 and 118; on an H200 202 and 93, SMALL 213 and 92.
 # 2^26 in 2^10: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
-# 2^12 in 2^16 on an H200: REVERSED 11.4 and 10.6 us, LARGE 12.1 and 11.2.
-# 2^16 in 2^18 on an H200: LARGE 19.8 and 16.5 us, REVERSED 20.9 and 16.9; if all are found, 20.1 and 23.5.
-# 2^20 in 2^22 on an H200: REVERSED 121 us, LARGE 278.
-# 2^22 in 2^22 on an H200: FILTERED 161 and 152 us, LARGE 306 and 154; if all are found, 380 and 350.
-# 2^22 in 2^21 on an H200: FILTERED 125 and 103 us, LARGE 152 and 97; if all are found, 205 and 179.
+# 2^14 in 2^16 on an H200: REVERSED 11.6 and 12.8 us, LARGE 12.4 and 12.3; if all are found, 13.9 and 12.3.
+# 2^18 in 2^18 on an H200: REVERSED 19.7 and 20.1 us, LARGE 22.5 and 18.4; if all are found, 28 and 23.
+# 2^20 in 2^20 on an H200: REVERSED 43 and 47 us, LARGE 70 and 45, FILTERED 51 and 50; if all are found, 64, 67
+# and 84.
+# 2^22 in 2^21 on an H200: FILTERED 97 and 95 us, LARGE 150 and 94; if all are found, 186 and 176.
+# 2^22 in 2^20 on an H200: LARGE 93 and 66 us, FILTERED 81 and 73; if all are found, 93 and 124.
 NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
@@ -112,10 +113,10 @@ NARROW = Rule(
 # 2^20 sparse in 2^10: SMALL with a tree 16.5 us, with a hash set 20; 2^24: 115 and 85.
 # 2^16 in 2^11 on an H200: LARGE 9.9 and 8.4 us, SMALL 11.5 and 8.2; 2^20: 17.4 and 13.2, SMALL 18.4
 # and 10.9.
-# 2^10 in 2^15 on an H200: REVERSED 11.2 and 10.4 us, LARGE 11.5 and 11.0, SCAN 12.1 and 12.2; if all are
-# found, 11.4, 11.7 and 21.6.
-# 2^22 in 2^21 on an H200: FILTERED 136 and 113 us, LARGE 203 and 113; if all are found, 269 and 244.
-# 2^19 dense in 2^20 on an H200: REVERSED 75 us, LARGE 113.
+# 2^10 in 2^15 on an H200: REVERSED 9.8 and 9.8 us, LARGE 12.0 and 10.8, SCAN 12.2 and 12.2; if all are
+# found, 12.0, 11.6 and 21.4.
+# 2^18 in 2^18 on an H200: REVERSED 22.4 and 22.0 us, LARGE 26.8 and 21.0; if all are found, 32 and 26.
+# 2^22 in 2^20 on an H200: FILTERED 88 and 76 us, LARGE 109 and 76; if all are found, 175 and 143.
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
     reversed=((1 << 14, 4), (1 << 18, 1)),
@@ -130,6 +131,7 @@ WIDE = NARROW._replace(
 # 2^16 in 2^6: COMPARE 4.9 us, SEARCH 5.3; 2^19 in 2^4: 5.8 and 6.6; 2^16 in 2^11: LARGE 8.7, SMALL 9.2.
 # 2^26 in 2^9: SEARCH 204 us, SMALL 220.
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
+# REVERSED is taken as for integers: 2^20 in 2^20: 52 us, LARGE 68; if all are found, 72 and 67.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     small=((1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
