@@ -68,6 +68,25 @@ def test_elements_as_the_set(
     assert torch.equal(run_plan(planned, x, test), torch.isin(x, test, invert=invert))
 
 
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_many_members_whose_first_and_last_blocks_are_no_sample_of_the_others(
+    dtype: torch.dtype, variant: Variant, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bitmap that holds these blocks may hold no others."""
+    monkeypatch.setattr(module, "MANY_MEMBERS", 0)
+    limits = torch.iinfo(dtype)
+    for outlier in (limits.min, limits.max, 9000):
+        test = torch.arange(0, 16_000, 2, device=device, dtype=dtype)
+        test[4500] = outlier
+        x = torch.arange(3, 9003, 1, device=device, dtype=dtype)[:7000]
+        x[3500] = outlier
+
+        out = run_plan(planned_set(variant, dtype, len(x), len(test), True), x, test)
+
+        assert torch.equal(out, torch.isin(x, test, invert=True))
+
+
 def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elements() -> None:
     expected = {
         (1, 100): 32,
