@@ -1,4 +1,4 @@
-"""The kernels of isin that fill a Bloom filter with test elements, and sample it (`filtered.py`)."""
+"""The Bloom filters of isin, and the kernels that fill that of the test elements and sample it (`filtered.py`)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ from warpcall_kernels.op.launch import Launch
 # Times are from an H200.
 
 FILL_BLOCK, FILL_WARPS = 512, 8  # elements and warps of a program that fills the filter
-# Programs that sample it, and their warps. 2^22 int32 in 2^22: 160 us, 217 with one program of 16 warps.
+# Programs that sample it, and their warps. 2^22 int32 in 2^22, before there was a second filter: 160 us with
+# half as many, 217 with one program of 16 warps.
 JUDGING, JUDGE_WARPS = 64, 4
 # By the bytes of a key, elements of a program that looks up in the filter. 2^26 int64 in 2^24: 537 us,
 # 585 with 1,024 elements.

@@ -369,8 +369,8 @@ def _reversed(
     shared = {**_shared(table, common), **_waiting(), "INVERT": invert, "PROGRAMS": programs}
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
     shared |= {"TWO_BITMAPS": few and n >= TWO_BITMAPS, "RANGED": ranged, "LOOK": m > UNREAD}
-    shared |= {"marks": table.words, "bloom_words": table.slots // BLOOM_WORD}
-    # A filter with a byte for each slot, or the second bitmap.
+    # Behind the table are a filter with a byte for each slot, or a second bitmap.
+    shared |= {"second": table.words, "second_words": table.slots // BLOOM_WORD}
     zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)
     block, warps = (COLLECT_BLOCK, COLLECT_WARPS) if m >= FEW_VALUES else (FEW_BLOCK, FEW_WARPS)
     collect = {**shared, "m": m, "n": n, "BLOCK": block, "num_warps": warps}

@@ -4,8 +4,8 @@ A Bloom filter is filled with the elements, and the test elements that it does n
 set, in which each element is looked up. So few test elements cost more than one access. If the range of
 the elements fits into a bitmap, test elements set their bits there instead.
 
-The first launch is `prepare_kernel`, which zeroes a workspace: the set, and from `marks` on the filter or
-the second bitmap. How launches overlap with PDL is in kernels.py.
+The first launch is `prepare_kernel`, which zeroes a workspace: the set, and from `second` on the filter or
+a second bitmap. How launches overlap with PDL is in kernels.py.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _add_block(
     start: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
-    marks: tl.tensor,
-    bloom_words: tl.tensor,
+    second: tl.tensor,
+    second_words: tl.tensor,
     factor: tl.tensor,
     LOOK: tl.constexpr,
     COMMON: tl.constexpr,
@@ -50,7 +50,7 @@ def _add_block(
     if LOOK:
         following, there = load_keys(x_ptr, start + 1, n, COMMON, KEY, BLOCK)
         looks = tl.max((there & (key == following)).to(tl.int32), 0) > 0
-    add_to_bloom(ws_ptr, key, valid, looks, marks, bloom_words, factor, KEY)
+    add_to_bloom(ws_ptr, key, valid, looks, second, second_words, factor, KEY)
 
 
 @triton.jit
@@ -59,8 +59,8 @@ def add_elements_kernel(
     ws_ptr: tl.tensor,
     n: tl.tensor,
     words: tl.tensor,
-    marks: tl.tensor,
-    bloom_words: tl.tensor,
+    second: tl.tensor,
+    second_words: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     SET: tl.constexpr,
@@ -87,7 +87,7 @@ def add_elements_kernel(
         if not dense:
             key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
             _add_block(
-                *(x_ptr, ws_ptr, n, start, key, valid, marks, bloom_words, factor),
+                *(x_ptr, ws_ptr, n, start, key, valid, second, second_words, factor),
                 *(LOOK, COMMON, KEY, BLOCK),
             )
     else:
@@ -104,7 +104,7 @@ def add_elements_kernel(
             set_bits(ws_ptr, key - low, valid, KEY)
         else:
             _add_block(
-                *(x_ptr, ws_ptr, n, start, key, valid, marks, bloom_words, factor),
+                *(x_ptr, ws_ptr, n, start, key, valid, second, second_words, factor),
                 *(LOOK, COMMON, KEY, BLOCK),
             )
 
@@ -114,8 +114,8 @@ def keep_kernel(
     test_ptr: tl.tensor,
     ws_ptr: tl.tensor,
     n: tl.tensor,
-    marks: tl.tensor,
-    bloom_words: tl.tensor,
+    second: tl.tensor,
+    second_words: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
@@ -142,17 +142,17 @@ def keep_kernel(
             inside = valid & (key - low <= span)
             if TWO_BITMAPS:
                 kept = has_bits(ws_ptr, key - low, inside, KEY)
-                set_bits(ws_ptr + marks, key - low, kept, KEY)
+                set_bits(ws_ptr + second, key - low, kept, KEY)
             else:
                 set_bits(ws_ptr, key - low, inside, KEY)
         else:
             keep_passing(
-                *(ws_ptr, key, valid, marks, bloom_words, slots, factor, shift),
+                *(ws_ptr, key, valid, second, second_words, slots, factor, shift),
                 *(BUCKET, KEY),
             )
     else:
         keep_passing(
-            *(ws_ptr, key, valid, marks, bloom_words, slots, factor, shift),
+            *(ws_ptr, key, valid, second, second_words, slots, factor, shift),
             *(BUCKET, KEY),
         )
 
@@ -165,7 +165,7 @@ def collect_kernel(
     out_ptr: tl.tensor,
     m: tl.tensor,
     n: tl.tensor,
-    marks: tl.tensor,
+    second: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
@@ -186,7 +186,7 @@ def collect_kernel(
     if SET == "either":
         low, _span, dense = key_range(ws_ptr, slots, KEY)
         if dense:
-            found = has_bits(ws_ptr + marks if TWO_BITMAPS else ws_ptr, key - low, valid, KEY)
+            found = has_bits(ws_ptr + second if TWO_BITMAPS else ws_ptr, key - low, valid, KEY)
         else:
             found = are_kept(
                 *(test_ptr, ws_ptr, key, valid, n, slots, factor, shift), *(BUCKET, COMMON, KEY)
