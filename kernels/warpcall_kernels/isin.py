@@ -268,8 +268,8 @@ TUNING = (
     ),
     TunedConstants(
         "_isin.table",
-        ("BLOOM_BYTES", "BLOOM_WORD", "BLOOM_BITS"),
-        [(6, 64, 4), (5, 64, 4), (8, 64, 4), (8, 32, 3)],
+        ("BLOOM_BYTES", "SECOND_BYTES"),
+        [(6, 2), (5, 2), (8, 2), (6, 1), (6, 4)],
         ("M=67108864 N=16777216 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
