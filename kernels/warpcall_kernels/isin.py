@@ -6,7 +6,8 @@ set in the shared memory of each program: a bitmap if they lie close together, e
 Many become a set in device memory: a bitmap, a search tree or a hash set, which is built and then
 probed. If the elements are fewer, a Bloom filter of them rejects most test elements, and the others
 become the set. If the L2 does not hold the set of the test elements, a filter of these rejects most
-elements first. The variants are in `_isin/plan.py`. They depend on shapes and dtypes alone, so that nothing waits for the GPU.
+elements first. The variants are in `_isin/plan.py`. They depend on shapes and dtypes alone, so that
+nothing waits for the GPU.
 
 Bytes: elements and test elements are read once, and one byte is written for each element. A set in
 device memory comes on top, with a header of 16 words and a table:

@@ -191,7 +191,7 @@ def begin_kernel(
     Their range is written into the header. PROGRAMS is how many ranges `prepare_kernel` has written.
     """
     if PDL:
-        gdc_launch_dependents()
+        gdc_launch_dependents()  # judge_kernel loads its sample meanwhile
         gdc_wait()
     dense = False
     if SET == "either":

@@ -30,6 +30,15 @@ from warpcall_kernels._isin.hash_set import (
 
 
 @triton.jit
+def _widened(
+    low_inverted: tl.tensor, high: tl.tensor, key: tl.tensor, valid: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """Ranges that hold these keys as well."""
+    low_inverted = tl.maximum(low_inverted, tl.where(valid, ~key, 0))
+    return low_inverted, tl.maximum(high, tl.where(valid, key, 0))
+
+
+@triton.jit
 def prepare_kernel(
     test_ptr: tl.tensor,
     ws_ptr: tl.tensor,
@@ -64,14 +73,12 @@ def prepare_kernel(
             for first in tl.static_range(2):
                 start = first * tl.maximum(n - BLOCK, 0).to(tl.int64)
                 key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-                low_inverted = tl.maximum(low_inverted, tl.where(valid, ~key, 0))
-                high = tl.maximum(high, tl.where(valid, key, 0))
+                low_inverted, high = _widened(low_inverted, high, key, valid)
             _span, dense = span_of(tl.max(low_inverted, 0), tl.max(high, 0), slots, KEY)
             last = tl.where(dense, n, 0)
         for first in range(program * BLOCK, last, PROGRAMS * BLOCK):
             key, valid = load_keys(test_ptr, first, n, COMMON, KEY, BLOCK)
-            low_inverted = tl.maximum(low_inverted, tl.where(valid, ~key, 0))
-            high = tl.maximum(high, tl.where(valid, key, 0))
+            low_inverted, high = _widened(low_inverted, high, key, valid)
         tl.store(ws_ptr + words + program, tl.max(low_inverted, 0))
         tl.store(ws_ptr + words + PROGRAMS + program, tl.max(high, 0))
 

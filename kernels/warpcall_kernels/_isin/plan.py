@@ -7,7 +7,7 @@
 | SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | few_plan.py, search.py |
 | SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
-| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
+| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, a second one most test elements, and the other test elements become a hash set; as LARGE if a sample says that many elements would pass | filtered_plan.py, bloom.py, filtered.py |
 | REVERSED | as many test elements as elements or more, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
@@ -241,26 +241,34 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
 
 
 def _prepare(
-    table: Table, common: Any, words: int, n: int, dtype: Any, programs: int, **given: bool
+    table: Table,
+    common: Any,
+    words: int,
+    n: int,
+    dtype: Any,
+    programs: int,
+    *,
+    ranged: int = 0,
+    early: bool = False,
 ) -> Launch:
     """The launch that zeroes the first words of the workspace, and finds the range of n members.
 
     Args:
         dtype: the Triton dtype that the members are read as, or None for their own.
-        given: RANGE, if the range is not needed, and EARLY.
+        ranged: not 0 if the next launch finds the range itself.
+        early: whether this launch asks for the next one when it begins.
     """
     arguments = {
         "n": n,
         "words": words,
         "slots": table.slots,
-        "RANGE": table.kind is Kind.EITHER,
+        "RANGE": table.kind is Kind.EITHER and not ranged,
         "SAMPLED": n >= MANY_MEMBERS,
         "COMMON": common,
         "KEY": key_dtype(common),
         "PROGRAMS": programs,
         "BLOCK": BLOCK,
-        "EARLY": False,
-        **given,
+        "EARLY": early,
     }
     return Launch(prepare_kernel, (programs,), arguments, (dtype, None))
 
@@ -283,8 +291,10 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
     probe = {**shared, **_looked_up(table, m, n), "m": m, "INVERT": invert}
     programs = _preparing(n)
-    given = {"RANGE": table.kind is Kind.EITHER and not ranged, "EARLY": shared["EARLY"]}
-    steps = [(_prepare(table, common, table.words, n, words[1], programs, **given), "tw")]
+    zero = _prepare(
+        table, common, table.words, n, words[1], programs, ranged=ranged, early=shared["EARLY"]
+    )
+    steps = [(zero, "tw")]
     fused = programs if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
@@ -381,9 +391,8 @@ def _reversed(
         add |= {"BLOCK": ADD_BLOCK, "num_warps": ADD_WARPS}
     block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
     keep = {**shared, "n": n, "BLOCK": block, "num_warps": warps}
-    given = {"RANGE": table.kind is Kind.EITHER and not ranged}
     steps = (
-        (_prepare(table, common, zeroed, m, words[0], programs, **given), "xw"),
+        (_prepare(table, common, zeroed, m, words[0], programs, ranged=ranged), "xw"),
         (_over(m, add_elements_kernel, add, (words[0], None)), "xw"),
         (_over(n, keep_kernel, keep, (words[1], None)), "tw"),
         (_over(m, collect_kernel, collect, (*words, None, None)), "xtwo"),

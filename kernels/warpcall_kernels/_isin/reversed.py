@@ -26,34 +26,6 @@ from warpcall_kernels._isin.kernels import found_range, range_of
 
 
 @triton.jit
-def _add_block(
-    x_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    n: tl.tensor,
-    start: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    second: tl.tensor,
-    second_words: tl.tensor,
-    factor: tl.tensor,
-    LOOK: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Add a block of elements to the filter.
-
-    With LOOK, its words are read before if two neighbouring elements are equal, because atomics of
-    equal keys contend.
-    """
-    looks = False
-    if LOOK:
-        following, there = load_keys(x_ptr, start + 1, n, COMMON, KEY, BLOCK)
-        looks = tl.max((there & (key == following)).to(tl.int32), 0) > 0
-    add_to_bloom(ws_ptr, key, valid, looks, second, second_words, factor, KEY)
-
-
-@triton.jit
 def add_elements_kernel(
     x_ptr: tl.tensor,
     ws_ptr: tl.tensor,
@@ -75,38 +47,31 @@ def add_elements_kernel(
 ) -> None:
     """Add a block of elements to the filter or, with TWO_BITMAPS, to the first bitmap.
 
-    With one bitmap the range says enough: it will hold the test elements. RANGED and PROGRAMS are as
-    for `build_kernel`, LOOK as for `_add_block`.
+    With one bitmap the range says enough: it will hold the test elements, and elements are not loaded.
+    RANGED and PROGRAMS are as for `build_kernel`. With LOOK, the words of the filter are read before if two
+    neighbouring elements are equal, because atomics of equal keys contend.
     """
+    ONE_BITMAP: tl.constexpr = SET == "either" and not TWO_BITMAPS
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    if SET == "either" and not TWO_BITMAPS:  # elements that become no bitmap are not loaded
-        low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
-        if PDL:
-            gdc_wait()
-        _low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
-        if not dense:
-            key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
-            _add_block(
-                *(x_ptr, ws_ptr, n, start, key, valid, second, second_words, factor),
-                *(LOOK, COMMON, KEY, BLOCK),
-            )
-    else:
+    if not ONE_BITMAP:
         key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
-        low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
-        if PDL:
-            gdc_wait()
-        low, dense = 0, False
-        if SET == "either":
-            low, dense = found_range(
-                *(ws_ptr, low_inverted, high, words, slots), *(KEY, RANGED, PROGRAMS)
-            )
-        if dense:
+    low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
+    if PDL:
+        gdc_wait()
+    low, dense = 0, False
+    if SET == "either":
+        low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
+    if dense:
+        if TWO_BITMAPS:
             set_bits(ws_ptr, key - low, valid, KEY)
-        else:
-            _add_block(
-                *(x_ptr, ws_ptr, n, start, key, valid, second, second_words, factor),
-                *(LOOK, COMMON, KEY, BLOCK),
-            )
+    else:
+        if ONE_BITMAP:
+            key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
+        looks = False
+        if LOOK:
+            following, there = load_keys(x_ptr, start + 1, n, COMMON, KEY, BLOCK)
+            looks = tl.max((there & (key == following)).to(tl.int32), 0) > 0
+        add_to_bloom(ws_ptr, key, valid, looks, second, second_words, factor, KEY)
 
 
 @triton.jit
@@ -136,24 +101,19 @@ def keep_kernel(
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
     if PDL:
         gdc_wait()
+    low, span, dense = 0, 0, False
     if SET == "either":
         low, span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            inside = valid & (key - low <= span)
-            if TWO_BITMAPS:
-                kept = has_bits(ws_ptr, key - low, inside, KEY)
-                set_bits(ws_ptr + second, key - low, kept, KEY)
-            else:
-                set_bits(ws_ptr, key - low, inside, KEY)
+    if dense:
+        inside = valid & (key - low <= span)
+        if TWO_BITMAPS:
+            kept = has_bits(ws_ptr, key - low, inside, KEY)
+            set_bits(ws_ptr + second, key - low, kept, KEY)
         else:
-            keep_passing(
-                *(ws_ptr, key, valid, second, second_words, slots, factor, shift),
-                *(BUCKET, KEY),
-            )
+            set_bits(ws_ptr, key - low, inside, KEY)
     else:
         keep_passing(
-            *(ws_ptr, key, valid, second, second_words, slots, factor, shift),
-            *(BUCKET, KEY),
+            *(ws_ptr, key, valid, second, second_words, slots, factor, shift), *(BUCKET, KEY)
         )
 
 
@@ -183,14 +143,11 @@ def collect_kernel(
     key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
     if PDL:
         gdc_wait()
+    low, dense = 0, False
     if SET == "either":
         low, _span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            found = has_bits(ws_ptr + second if TWO_BITMAPS else ws_ptr, key - low, valid, KEY)
-        else:
-            found = are_kept(
-                *(test_ptr, ws_ptr, key, valid, n, slots, factor, shift), *(BUCKET, COMMON, KEY)
-            )
+    if dense:
+        found = has_bits(ws_ptr + second if TWO_BITMAPS else ws_ptr, key - low, valid, KEY)
     else:
         found = are_kept(
             *(test_ptr, ws_ptr, key, valid, n, slots, factor, shift), *(BUCKET, COMMON, KEY)

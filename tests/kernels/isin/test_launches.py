@@ -76,7 +76,7 @@ def test_each_regime_runs_its_kernels(
 @pytest.mark.usefixtures("without_scan")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
-def test_few_elements_are_the_set_and_many_test_elements_mark_it(
+def test_a_filter_of_few_elements_rejects_many_test_elements(
     dtype: torch.dtype,
     step: int,
     device: str,

@@ -1,4 +1,4 @@
-"""The variant of isin in which elements are the set, and how its launches and those of LARGE overlap."""
+"""The variant of isin for fewer elements than test elements, and how launches of isin overlap."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ def planned_set(variant: Variant, dtype: torch.dtype, m: int, n: int, invert: bo
 @pytest.mark.parametrize("kind", ["dense", "sparse", "equal", "odd"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize("two", [False, True], ids=["one bitmap", "two bitmaps"])
-@pytest.mark.parametrize("unread", [False, True], ids=["slots are read", "slots are not read"])
+@pytest.mark.parametrize(
+    "unread", [False, True], ids=["the filter is read", "the filter is not read"]
+)
 @pytest.mark.parametrize(("m", "n"), [(1, 9), (70, 1021), (1300, 3000)])
-def test_elements_as_the_set(
+def test_the_results_are_those_of_torch(
     m: int,
     n: int,
     unread: bool,
