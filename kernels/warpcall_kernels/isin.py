@@ -275,14 +275,19 @@ TUNING = (
     ),
     TunedConstants(
         "_isin.plan",
-        ("SET_BLOCK", "SET_WARPS", "SET_BLOCKS"),
-        [(128, 2, 4), (128, 2, 1), (128, 4, 4), (256, 2, 4), (256, 4, 2)],
+        ("SET_BLOCK", "SET_WARPS"),
+        [(128, 2), (128, 4), (256, 2), (256, 4)],
         ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
-        "_isin.small_plan",
-        ("HELD_BLOCK", "HELD_WARPS"),
-        [(512, 2), (512, 4), (1024, 4), (1024, 8)],
+        "_isin.plan",
+        ("LEAST_OF_MANY", "L1_SLOTS", "SLOTS_OF_MANY"),
+        [
+            (1 << 14, 1 << 15, 8),
+            (1 << 14, 1 << 15, 4),
+            (1 << 14, 1 << 15, 16),
+            (1 << 13, 1 << 14, 8),
+        ],
         ("M=16777216 N=256 i64 sparse",),
     ),
     TunedConstants(
@@ -290,12 +295,6 @@ TUNING = (
         ("TREE_BLOCK", "TREE_WARPS", "TREE_WARPS_OF_MANY"),
         [(1024, 8, 4), (1024, 8, 8), (2048, 8, 8), (512, 4, 2)],
         ("M=16777216 N=256 i32 sparse", "M=1048576 N=1024 i32 sparse", "M=1048576 N=1024 i64"),
-    ),
-    TunedConstants(
-        "_isin.table",
-        ("HELD_WORDS",),
-        [(1024,), (512,), (256,)],
-        ("M=16777216 N=256 i64 sparse",),
     ),
 )
 
@@ -324,8 +323,8 @@ OP = Op(
     limits=(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (13.5 times if they are at least "
-        f"{NARROW.filtered_n:,} integers of 32 bits, or {WIDE.filtered_n:,} values of 64 bits), or up "
-        "to 32 times if this is at most 4 MiB; or 10 times the elements, or up to 4 MiB, if there "
+        f"{NARROW.filtered[0][0]:,} integers of 32 bits, or {WIDE.filtered[0][0]:,} values of 64 bits), or "
+        "up to 32 times if this is at most 4 MiB, or 131,072 bytes for more than 2,097,152 elements; or 10 times the elements, or up to 4 MiB, if there "
         "are more test elements (4 times as many from 16,384 on, as many as elements from 262,144 on); "
         "and 5 KB at most"
     ),

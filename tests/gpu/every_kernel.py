@@ -33,14 +33,14 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "STAGED_MIN_TILES", 1),
     (constants, "STAGED_FAR_BYTES", 0),
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
-    (plan, "ALL_WARPS", 0),
+    (plan, "LOOKED_UP", ((1 << 62, 256, 4, 2),)),
     (plan, "FUSED_N", 6000),
     (plan, "MANY_MEMBERS", 6000),
     (rule, "SCANNED_PAIRS", 1 << 22),
     (rule, "REVERSED_MAX_M", 7000),
-    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered_n=6000)),
+    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered=((6000, 16),))),
     (rule, "WIDE", rule.WIDE._replace(reversed=FEWER)),
-    (rule, "FLOAT64", rule.FLOAT64._replace(reversed=FEWER, filtered_n=6000)),
+    (rule, "FLOAT64", rule.FLOAT64._replace(reversed=FEWER, filtered=((6000, 16),))),
 )
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from tests.kernels.isin.forced import by_comparison
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin import rule, small_plan
+from warpcall_kernels._isin import rule
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import SMALL_N, Variant
-from warpcall_kernels._isin.table import Table
+from warpcall_kernels._isin.table import SetPlan, Table
 from warpcall_kernels.isin import isin, isin_reference, run_plan
 
 quiet = settings(
@@ -145,22 +145,20 @@ def _keys_of_one_bucket(count: int, table: Table, bits: int) -> list[int]:
     return keys
 
 
-@pytest.mark.parametrize("copies", [24, 90])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
-    dtype: torch.dtype, copies: int, device: str, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, device: str
 ) -> None:
-    monkeypatch.setattr(small_plan, "has_tree", lambda *sizes: False)
-    module.plan.cache_clear()
-    bits = 8 * dtype.itemsize
-    table = Table.of(DTYPES[dtype], 50 * copies, small=50 * copies <= SMALL_N)
-    keys = _keys_of_one_bucket(100, table, bits)
+    bits, count = 8 * dtype.itemsize, 50 * 90
+    large = launches(Variant.LARGE, DTYPES[dtype], 100, count, invert=False, words=(None, None))
+    assert isinstance(large, SetPlan)
+    slots = large.launches[-1][0].arguments["slots"]
+    whole = Table.of(DTYPES[dtype], count)._replace(slots=slots)
+    keys = _keys_of_one_bucket(100, whole, bits)
     values = torch.tensor([k - (1 << (bits - 1)) for k in keys], device=device).to(dtype)
 
-    out = isin(values, values[:50].repeat(copies))
-    module.plan.cache_clear()
+    out = run_plan(large, values, values[:50].repeat(90))
 
-    assert table.small == (copies == 24)
     assert out.tolist() == [True] * 50 + [False] * 50
 
 
@@ -245,20 +243,18 @@ def test_any_members(
 def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
     n: int, dtype: torch.dtype
 ) -> None:
-    table = Table.of(DTYPES[dtype], n, small=n <= SMALL_N)
+    whole = Table.of(DTYPES[dtype], n)
 
     word = 8 if dtype.itemsize == 8 else 4
-    workspace = table.words * word
-    assert 0 <= table.shift <= 32
-    assert (1 << (32 - table.shift)) <= table.slots // table.bucket
+    workspace = whole.words * word
+    assert 0 <= whole.shift <= 32
+    assert (1 << (32 - whole.shift)) <= whole.slots // whole.bucket
     if dtype.itemsize <= 2:
-        assert table.slots * 32 >= 1 << (8 * dtype.itemsize)
+        assert whole.slots * 32 >= 1 << (8 * dtype.itemsize)
         assert workspace <= 8300
     else:
-        assert table.slots >= 4 * n or (table.kind == "bits" and table.slots * 32 == 1 << 32)
-        times = 32 if n <= SMALL_N else 8.5
-        held = 4096 if n <= SMALL_N else 0
-        assert workspace <= max(32 * word, times * n * dtype.itemsize) + held + 128
+        assert whole.slots >= 4 * n or (whole.kind == "bits" and whole.slots * 32 == 1 << 32)
+        assert workspace <= max(32 * word, 8.5 * n * dtype.itemsize) + 128
 
 
 def test_complex_numbers_are_refused() -> None:

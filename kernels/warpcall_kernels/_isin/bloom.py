@@ -139,7 +139,7 @@ def are_kept(
             at += 1
     else:
         found = contains(
-            *(ws_ptr, key, valid, slots, factor, shift, ws_ptr, shift), *(False, 0, BUCKET, KEY)
+            *(ws_ptr, key, valid, slots, factor, shift, ws_ptr, shift), *(False, BUCKET, KEY)
         )
     return found
 

@@ -287,7 +287,7 @@ def settle_kernel(
                 key, valid = keys_of(x, COMMON, KEY)
                 found = contains(
                     *(ws_ptr + members, key, candidate & valid, slots, factor, shift, words),
-                    *(filter_shift, FILTER, 0, BUCKET, KEY),
+                    *(filter_shift, FILTER, BUCKET, KEY),
                 )
                 tl.store(out_ptr + offsets, found ^ INVERT, inside, eviction_policy=STREAM)
                 first += tl.num_programs(0).to(tl.int64) * BLOCK

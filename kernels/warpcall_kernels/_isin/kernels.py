@@ -217,98 +217,21 @@ def build_kernel(
 
 
 @triton.jit
-def _probe_bits(
-    x_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    m: tl.tensor,
-    start: tl.tensor,
-    low: tl.tensor,
-    span: tl.tensor,
-    INVERT: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Probe a bitmap for a block of elements."""
-    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-    found = has_bits(ws_ptr, key - low, valid & (key - low <= span), KEY)
-    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
-
-
-@triton.jit
-def _probe_hash(
-    x_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    m: tl.tensor,
+def _load_parts(
+    ptr: tl.tensor,
     first: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
-    FILTER: tl.constexpr,
-    BUCKET: tl.constexpr,
-    INVERT: tl.constexpr,
+    n: tl.tensor,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-) -> None:
-    """Probe a hash set for BLOCKS blocks of elements, one after the other."""
-    words = filter_words(ws_ptr, slots)
-    for block in tl.static_range(BLOCKS):
-        start = first + block * BLOCK
-        key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-        found = contains(
-            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
-            *(FILTER, False, BUCKET, KEY),
-        )
-        store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
-
-
-@triton.jit
-def _probe_block(
-    x_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    m: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
-    SET: tl.constexpr,
-    FILTER: tl.constexpr,
-    BUCKET: tl.constexpr,
-    INVERT: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
-    """Probe the set for a block of elements, which is loaded before the set is there."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-    if PDL:
-        gdc_wait()
-    words = filter_words(ws_ptr, slots)
-    if SET == "bits":
-        found = has_bits(ws_ptr, key, valid, KEY)
-    elif SET == "hash":
-        found = contains(
-            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
-            *(FILTER, False, BUCKET, KEY),
-        )
-    else:
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            found = has_bits(ws_ptr, key - low, valid & (key - low <= span), KEY)
-        else:
-            found = contains(
-                *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
-                *(FILTER, False, BUCKET, KEY),
-            )
-    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+) -> tuple[tl.tuple, tl.tuple]:
+    """PARTS parts of PART keys each from `first` on, and which of them are valid."""
+    keys, valids = (), ()
+    for i in tl.static_range(PARTS):
+        key, valid = load_keys(ptr, first + i * PART, n, COMMON, KEY, PART)
+        keys, valids = keys + (key,), valids + (valid,)  # type: ignore[assignment]  # noqa: RUF005
+    return keys, valids
 
 
 @triton.jit
@@ -331,34 +254,39 @@ def probe_kernel(
     BLOCKS: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Probe the set for BLOCKS blocks of elements; a bitmap for all of them at once."""
+    """Probe the set for BLOCKS blocks of elements, which are loaded before the set is there.
+
+    A bitmap is probed for all of them at once. A hash set is probed for one block after the other, for
+    which keys of 32 bits are loaded again, from the L1. Keys of 64 bits are loaded block by block before.
+    """
+    PARTS: tl.constexpr = BLOCKS if SET != "bits" and tl.uint64 == KEY else 1
+    PART: tl.constexpr = BLOCK * BLOCKS // PARTS
     first = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
-    if BLOCKS == 1:
-        _probe_block(
-            *(x_ptr, ws_ptr, out_ptr, m, slots, factor, shift, filter_shift),
-            *(SET, FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, PDL),
-        )
+    keys, valids = _load_parts(x_ptr, first, m, COMMON, KEY, PART, PARTS)
+    if PDL:
+        gdc_wait()
+    low, span, dense = 0, 0, SET == "bits"
+    if SET == "either":
+        low, span, dense = key_range(ws_ptr, slots, KEY)
+    if dense:
+        results = ()
+        for i in tl.static_range(PARTS):
+            bit, wanted = keys[i] - low, valids[i]
+            if SET == "either":
+                wanted = wanted & (bit <= span)
+            results = results + (has_bits(ws_ptr, bit, wanted, KEY),)  # type: ignore[assignment]  # noqa: RUF005
+        for i in tl.static_range(PARTS):
+            store_block(out_ptr, first + i * PART, m, results[i] ^ INVERT, PART)
     else:
-        if PDL:
-            gdc_wait()
-        if SET == "bits":
-            key, valid = load_keys(x_ptr, first, m, COMMON, KEY, BLOCK * BLOCKS)
-            found = has_bits(ws_ptr, key, valid, KEY)
-            store_block(out_ptr, first, m, found ^ INVERT, BLOCK * BLOCKS)
-        elif SET == "hash":
-            _probe_hash(
-                *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
-                *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
-            )
-        else:
-            low, span, dense = key_range(ws_ptr, slots, KEY)
-            if dense:
-                _probe_bits(
-                    *(x_ptr, ws_ptr, out_ptr, m, first, low, span),
-                    *(INVERT, COMMON, KEY, BLOCK * BLOCKS),
-                )
+        words = filter_words(ws_ptr, slots)
+        for i in tl.static_range(BLOCKS):
+            start = first + i * BLOCK
+            if PARTS == BLOCKS:
+                block, inside = keys[i], valids[i]
             else:
-                _probe_hash(
-                    *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
-                    *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
-                )
+                block, inside = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
+            found = contains(
+                *(ws_ptr, block, inside, slots, factor, shift, words, filter_shift),
+                *(FILTER, BUCKET, KEY),
+            )
+            store_block(out_ptr, start, m, found ^ INVERT, BLOCK)

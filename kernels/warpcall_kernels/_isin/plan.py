@@ -38,7 +38,6 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._isin.few_plan import (
-    MULTIPROCESSORS,
     plan_compare,
     plan_scan,
     plan_search,
@@ -51,7 +50,7 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.reversed import add_elements_kernel, collect_kernel, keep_kernel
-from warpcall_kernels._isin.rule import SMALL_N, Variant, choose
+from warpcall_kernels._isin.rule import EVERY, Variant, choose
 from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
     BLOOM_WORD,
@@ -90,10 +89,11 @@ RANGED_N = 1 << 12
 # 2^14 int64 in 2^10: 9.4 and 8.0 us, 9.8 and 7.7 with 256 values; in 2^12: 9.9 and 8.2, 26.9 and 25.2
 # with 32.
 RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
-# Test elements up to which a launch of LARGE asks for the next one when it begins, so that they overlap.
-# Programs that wait take the place of others: 2^12 sparse int32 in 2^22 by REVERSED: 58 us, 50 one
-# after the other.
-OVERLAPPING = 1 << 20
+# Test elements up to which a launch of LARGE asks for the next one when it begins, so that they overlap; and
+# elements up to which the first two launches of REVERSED do. Programs that wait take the place of others. On an
+# H200, dense and sparse: 2^14 int32 in 2^16 by REVERSED: 11.4 and 11.5 us, 11.9 and 11.7 otherwise; 2^18 int64 in
+# 2^18: 21.8 and 23.2, 21.7 and 21.6.
+OVERLAPPING, OVERLAPPING_ADDED = 1 << 20, 1 << 17
 
 # LARGE: programs that build or probe
 # Values of a program and its warps. Few threads wait then for the longest probe. 2^24 int32 in 2^20
@@ -102,23 +102,23 @@ SET_BLOCK, SET_WARPS = 128, 2
 # The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16
 # by LARGE: 18.9 us, 27.1 with those above.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# A program of LARGE that looks up has two blocks of FEW_BLOCK elements, if there are at least
-# TWO_BLOCKS elements. 2^18 int32 in 2^12 on an H200, sparse and dense: 11.1 and 9.0 us, 11.8 and 10.2
-# with one.
-TWO_BLOCKS = 3 << 16
-# A program of LARGE that looks up has SOME_BLOCK elements and SOME_WARPS warps for up to SOME_VALUES
-# elements with keys of 32 bits. It has two such blocks for more elements, up to MANY_VALUES, in up to
-# SMALL_N test elements. There are fewer programs to start then. On an H200, sparse and dense: 2^20
-# int32 in 2^12: 15.2 and 10.2 us, 15.7 and 12.7 with SET_BLOCK; int64: 20.3 and 11.8, 18.7 and 13.3.
-# 2^22 int64 in 2^12: 40.9 and 18.9, 41.4 and 20.8 with four blocks of SET_BLOCK.
-SOME_VALUES, MANY_VALUES, SOME_BLOCK, SOME_WARPS = 1 << 21, 1 << 22, 256, 4
 # LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12
 # sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK; 2^16 dense int32 in 2^11 on an H200: 8.4 us,
 # 7.8 with FEW_BLOCK.
 FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
-# Blocks that a program of LARGE probes one after the other, if there are still at least ALL_WARPS
-# warps, as many as a GPU holds. 2^24 int64 in 2^20 on an H200: 260 us, 278 with one block.
-SET_BLOCKS, ALL_WARPS = 4, MULTIPROCESSORS * 64
+# Elements of a block, warps, and blocks of a program of LARGE or REVERSED that looks up: the first entry with
+# at least as many elements; and the same for a bitmap of all values of a type. On an H200, sparse, dense and
+# found: 2^18 int64 in 2^11: 11.5, 9.0 and 10.4 us, 11.6, 9.6 and 11.4 with one warp for two blocks of 64; 2^20:
+# 17.4, 11.7 and 16.1, 16.9, 14.0 and 16.4 with 2 warps for 128; 2^24 int32 in 2^11: 55, 31 and 54 with
+# FIXME
+LOOKED_UP = (
+    (1 << 17, 128, 4, 1),
+    (1 << 18, 256, 8, 1),
+    (1 << 20, 256, 4, 1),
+    (1 << 21, 512, 8, 1),
+    (EVERY, 256, 4, 2),
+)
+LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4, 4))
 
 # REVERSED: elements and warps of a program that looks up elements, for at least FEW_VALUES; fewer have
 # FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 37.5 us, 38.4 with FEW_BLOCK.
@@ -134,10 +134,13 @@ KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 <<
 # Slots for each of few members. Few of them have to be looked for in a second slot then. 2^12
 # sparse int32 in 2^14 by LARGE: 10.1 us, 11.5 with 4 slots.
 SLOTS_OF_FEW = 16
-# Limits of a table of LARGE that has them: FEW_BYTES; and L1_SLOTS, which fit into the L1, if more
-# than MANY elements with keys of 32 bits are looked up. 2^24 in 2^12: 79 us, 103 with FEW_BYTES
-# only.
-FEW_BYTES, MANY, L1_SLOTS = 4 << 20, 1 << 21, 1 << 15
+# The limit of a table of LARGE that has them.
+FEW_BYTES = 4 << 20
+# Slots of a table of LARGE in which more than MANY elements are looked up, so that it mostly stays in the L1: at
+# least LEAST_OF_MANY, as many as those above up to L1_SLOTS, and SLOTS_OF_MANY for each member, up to
+# MOST_OF_MANY with keys of 32 bits. On an H200, 2^24 sparse int32 in 2^12: 67 us with 2^15 slots, 81 with 2^16;
+# int64: 99 and 121; int64 in 2^8: 68 with 2^14, 83 with 2^12.
+MANY, LEAST_OF_MANY, L1_SLOTS, SLOTS_OF_MANY, MOST_OF_MANY = 1 << 21, 1 << 14, 1 << 15, 8, 1 << 16
 # The limit of a table of REVERSED that has them.
 FEW_SLOTS = 1 << 18
 # A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test
@@ -214,16 +217,15 @@ def launches(
     if variant is Variant.SCAN:
         return plan_scan(call, words)
     if variant is Variant.FILTERED:
-        table = Table.of(common, n, small=False)
+        table = Table.of(common, n)
         kept = CandidateSet.of(table, m)
         prepare = _prepare(table, common, kept.ranges, n, words[1], RANGES)
         shared = {**_shared(table, common), **_waiting()}
         return plan_filtered(call, table, kept, shared, prepare, words)
     if variant is Variant.REVERSED:
-        return _reversed(Table.of(common, m, small=False), common, m, n, invert, words)
+        return _reversed(Table.of(common, m), common, m, n, invert, words)
     if variant is Variant.SMALL:
-        table = Table.of(common, n, small=True)
-        return plan_small(call, table, _shared(table, common), words)
+        return plan_small(call, Table.of(common, n), key_dtype(common), words)
     return _large(common, m, n, invert, words)
 
 
@@ -279,17 +281,20 @@ def _preparing(n: int) -> int:
 
 
 def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> SetPlan:
-    table = Table.of(common, n, small=False)
-    in_l1 = m > MANY and table.itemsize == 4
-    most = L1_SLOTS if in_l1 else FEW_BYTES // table.itemsize
-    table = _with_room(table, SLOTS_OF_FEW * n, most)
+    table = Table.of(common, n)
+    wanted, most = SLOTS_OF_FEW * n, FEW_BYTES // table.itemsize
+    if m > MANY:
+        wanted = max(LEAST_OF_MANY, min(wanted, L1_SLOTS), SLOTS_OF_MANY * n)
+        most = MOST_OF_MANY if table.itemsize == 4 else most
+    table = _with_room(table, wanted, most)
     shared = _shared(table, common)
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     ranged = _ranged(table, n)
     shape = _ranged_blocks(table, ranged) if ranged else _blocks(n, fewest=True)
     build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
-    probe = {**shared, **_looked_up(table, m, n), "m": m, "INVERT": invert}
+    shapes = LOOKED_UP_IN_BITS if table.kind is Kind.BITMAP else LOOKED_UP
+    probe = {**shared, **_looked_up(m, shapes), "m": m, "INVERT": invert}
     programs = _preparing(n)
     zero = _prepare(
         table, common, table.words, n, words[1], programs, ranged=ranged, early=shared["EARLY"]
@@ -341,17 +346,10 @@ def _blocks(values: int, *, fewest: bool = False) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": warps}
 
 
-def _looked_up(table: Table, m: int, n: int) -> dict[str, int]:
-    """The elements of a block of a program of LARGE that looks up, its warps, and its blocks."""
-    some = {"BLOCK": SOME_BLOCK, "num_warps": SOME_WARPS}
-    if table.itemsize == 4 and FEW_VALUES < m <= SOME_VALUES:
-        return {**some, "BLOCKS": 1}
-    if n <= SMALL_N and SOME_VALUES < m <= MANY_VALUES:
-        return {**some, "BLOCKS": 2}
-    if TWO_BLOCKS <= m <= FEW_VALUES:
-        return {**_blocks(m), "BLOCKS": 2}
-    many = m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS
-    return {**_blocks(m, fewest=True), "BLOCKS": SET_BLOCKS if many else 1}
+def _looked_up(m: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:
+    """The elements of a block of a program that looks up, its warps, and its blocks."""
+    block, warps, blocks = next(shape for most, *shape in shapes if m <= most)
+    return {"BLOCK": block, "num_warps": warps, "BLOCKS": blocks}
 
 
 def _over(
@@ -376,15 +374,18 @@ def _reversed(
     wanted = max(SLOTS_OF_FEW * m, least)
     table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
     programs, ranged = _preparing(m), _ranged(table, m)
-    shared = {**_shared(table, common), **_waiting(), "INVERT": invert, "PROGRAMS": programs}
+    waiting = _waiting()
+    early = waiting["PDL"] and m <= OVERLAPPING_ADDED
+    shared = {**_shared(table, common), **waiting, "INVERT": invert, "PROGRAMS": programs}
+    shared["EARLY"] = early
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
     shared |= {"TWO_BITMAPS": few and n >= TWO_BITMAPS, "RANGED": ranged, "LOOK": m > UNREAD}
     # Behind the table are a filter with a byte for each slot, or a second bitmap.
     shared |= {"second": table.words, "second_words": table.slots // BLOOM_WORD}
     zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)
+    collect = {**shared, **_looked_up(m, LOOKED_UP), "m": m, "n": n}
     block, warps = (COLLECT_BLOCK, COLLECT_WARPS) if m >= FEW_VALUES else (FEW_BLOCK, FEW_WARPS)
-    collect = {**shared, "m": m, "n": n, "BLOCK": block, "num_warps": warps}
-    add = {**collect, "n": m, "words": zeroed}
+    add = {**shared, "n": m, "words": zeroed, "BLOCK": block, "num_warps": warps}
     if ranged:
         add |= _ranged_blocks(table, ranged)
     elif m > MANY_ADDED:
@@ -392,7 +393,7 @@ def _reversed(
     block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
     keep = {**shared, "n": n, "BLOCK": block, "num_warps": warps}
     steps = (
-        (_prepare(table, common, zeroed, m, words[0], programs, ranged=ranged), "xw"),
+        (_prepare(table, common, zeroed, m, words[0], programs, ranged=ranged, early=early), "xw"),
         (_over(m, add_elements_kernel, add, (words[0], None)), "xw"),
         (_over(n, keep_kernel, keep, (words[1], None)), "tw"),
         (_over(m, collect_kernel, collect, (*words, None, None)), "xtwo"),

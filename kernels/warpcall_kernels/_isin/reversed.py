@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.bloom import add_to_bloom, are_kept, keep_passing
 from warpcall_kernels._isin.hash_set import (
@@ -43,6 +43,7 @@ def add_elements_kernel(
     RANGED: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Add a block of elements to the filter or, with TWO_BITMAPS, to the first bitmap.
@@ -52,6 +53,8 @@ def add_elements_kernel(
     neighbouring elements are equal, because atomics of equal keys contend.
     """
     ONE_BITMAP: tl.constexpr = SET == "either" and not TWO_BITMAPS
+    if EARLY:
+        gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     if not ONE_BITMAP:
         key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)

@@ -25,7 +25,7 @@ MOST_COMPARED, MOST_SEARCHED = 1 << 8, 1 << 10
 # Least test elements of SCAN, most elements, and most pairs of an element and a test element.
 LEAST_SCANNED, MOST_SCANNED, MOST_PAIRS = 1 << 5, 1 << 16, 1 << 27
 # LARGE has at least so many test elements or elements.
-LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
+LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 22
 
 SHORT_COMPARED = 32  # test elements of 1 or 2 bytes up to which COMPARE is taken
 # SCAN: test elements and elements up to which it is taken, by the bytes of a value (2 for 1, too),
@@ -59,83 +59,74 @@ class Rule(NamedTuple):
         searched: test elements up to which SEARCH is taken, and its least and most elements, if none
             of COMPARE, REVERSED and FILTERED is taken. One entry is enough.
         small: the same for SMALL, if SEARCH is not taken.
-        many: elements from which on SMALL may make sparse test elements a hash set. Fewer elements
-            have a search tree.
-        tree_pairs: pairs up to which many elements have a search tree, too.
-        filtered_n: test elements from which on FILTERED is taken, for more than REVERSED_MAX_M elements.
+        filtered: test elements from which on FILTERED is taken, for more than REVERSED_MAX_M elements, and
+            how many of these there are at most for each test element. One entry is enough.
     """
 
     compared: tuple[tuple[int, int], ...]
     reversed: tuple[tuple[int, int], ...]
     searched: tuple[tuple[int, int, int], ...]
     small: tuple[tuple[int, int, int], ...]
-    many: int
-    tree_pairs: int
-    filtered_n: int
+    filtered: tuple[tuple[int, int], ...]
 
 
-# Integers of 32 bits. Times of sparse and of dense values:
+# Integers of 32 bits. Times of sparse and of dense values, and where there is a third, if all are found:
 # 2^18 in 2^4: COMPARE 5.0 and 5.3 us, SEARCH 5.5 and 4.9.
-# 2^16 in 2^6: SEARCH 5.5 and 4.8 us, COMPARE 5.4 and 5.3; in 2^7: 6.0 and 5.0, COMPARE 5.4 and 5.3.
+# 2^16 in 2^6 on an H200: SEARCH 5.5 and 4.7 us, COMPARE 5.2 and 5.1; in 2^7: 5.8 and 4.8, COMPARE 5.2 and 5.2.
 # 2^14 in 2^8 on an H200: COMPARE 4.6 and 4.6 us, SCAN 4.8 and 4.8, SEARCH 5.5 and 4.5.
-# 2^16 in 2^11: SMALL 10.7 and 8.1 us, LARGE 10.5 and 9.1; on an H200 9.6 and 7.5, LARGE 9.2 and 7.8.
+# 2^16 in 2^11 on an H200: SMALL 9.9 and 7.2 us, LARGE 9.6 and 8.0; 2^20: 14.5, 9.6, 14.5 and 14.1, 10.7, 13.2.
 # 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
-# 2^20 in 2^10: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7 and 9.1, SEARCH 22.
-# 2^26 in 2^9: SEARCH 203 and 123 us, SMALL 213 and 118; on an H200 202 and 93, SMALL 213 and 92.
-# 2^26 in 2^10: SMALL with a hash set 242 and 120 us, LARGE 227 and 122.
-# 2^14 in 2^16 on an H200: REVERSED 11.6 and 12.8 us, LARGE 12.4 and 12.3; if all are found, 13.9 and 12.3.
-# 2^18 in 2^18 on an H200: REVERSED 19.7 and 20.1 us, LARGE 22.5 and 18.4; if all are found, 28 and 23.
-# 2^20 in 2^20 on an H200: REVERSED 43 and 47 us, LARGE 70 and 45, FILTERED 51 and 50; if all are found, 64, 67
-# and 84.
-# 2^22 in 2^21 on an H200: FILTERED 97 and 95 us, LARGE 150 and 94; if all are found, 186 and 176.
-# 2^22 in 2^20 on an H200: LARGE 93 and 66 us, FILTERED 81 and 73; if all are found, 93 and 124.
+# 2^24 in 2^9 on an H200: SMALL 59.3 and 28.2 us, LARGE 58.6 and 30.1.
+# 2^22 in 2^10 on an H200: LARGE 23.2 and 14.3 us, SMALL 23.3 and 13.7.
+# 2^14 in 2^16 on an H200: REVERSED 11.5, 11.4 and 13.6 us, LARGE 12.1, 11.2 and 12.1.
+# 2^18 in 2^18 on an H200: REVERSED 19.1, 19.9 and 28.6 us, LARGE 24.2, 17.8 and 22.0.
+# 2^20 in 2^20 on an H200: REVERSED 43, 47 and 67 us, LARGE 73, 45 and 73, FILTERED 52, 52 and 89.
+# 2^22 in 2^21 on an H200: FILTERED 97, 95 and 186 us, LARGE 150, 94 and 176.
+# 2^22 in 2^20 on an H200: LARGE 96 and 66 us, FILTERED 82 and 73.
 NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
         (1 << 4, 1 << 18),
-        (1 << 5, 1 << 16),
         (1 << 6, 1 << 15),
         (1 << 7, 1 << 16),
         (1 << 8, 1 << 15),
     ),
     reversed=((1 << 16, 4), (1 << 18, 1)),
-    searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18), (1 << 9, (1 << 24) + 1, EVERY)),
-    small=((1 << 10, 0, 1 << 24), (1 << 11, 0, 1 << 22)),
-    many=1 << 22,
-    tree_pairs=1 << 34,
-    filtered_n=1 << 21,
+    searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18)),
+    small=((1 << 9, 0, 1 << 24), (1 << 10, 0, 1 << 21), (1 << 11, 0, 1 << 20)),
+    filtered=((1 << 21, 16),),
 )
-# Integers of 64 bits. Times of sparse and of dense values:
+# Integers of 64 bits. The same times:
 # 2^16 in 2^7 on an H200: COMPARE 5.6 and 5.4 us, SEARCH 5.8 and 4.7.
-# 2^18 in 2^9: SEARCH 9.7 and 6.4 us, SMALL 9.3 and 7.3.
-# 2^22 in 2^8 on an H200: SEARCH 27.8 and 15.6 us, SMALL 26.0 and 17.6.
-# 2^26 in 2^4 on an H200: SEARCH 165 and 154 us, SMALL 179 and 149.
-# 2^20 sparse in 2^10: SMALL with a tree 16.5 us, with a hash set 20; 2^24: 115 and 85.
-# 2^16 in 2^11 on an H200: LARGE 9.9 and 8.4 us, SMALL 11.5 and 8.2; 2^20: 17.4 and 13.2, SMALL 18.4
-# and 10.9.
-# 2^10 in 2^15 on an H200: REVERSED 9.8 and 9.8 us, LARGE 12.0 and 10.8, SCAN 12.2 and 12.2; if all are
-# found, 12.0, 11.6 and 21.4.
-# 2^18 in 2^18 on an H200: REVERSED 22.4 and 22.0 us, LARGE 26.8 and 21.0; if all are found, 32 and 26.
-# 2^22 in 2^20 on an H200: FILTERED 88 and 76 us, LARGE 109 and 76; if all are found, 175 and 143.
+# 2^18 in 2^9 on an H200: SEARCH 9.7 and 6.6 us, SMALL 9.2 and 7.3.
+# 2^22 in 2^8 on an H200: SEARCH 27.6, 15.7 and 27.8 us, LARGE 26.6, 17.5 and 23.3.
+# 2^26 in 2^4 on an H200: SEARCH 165 and 154 us, SMALL 179 and 149; in 2^6: SMALL 228, 158 and 227, LARGE 234, 151
+# and 224; in 2^7: 252, 156 and 253, LARGE 226, 151 and 224.
+# 2^20 in 2^10 on an H200: SMALL 15.9, 9.4 and 15.9 us, LARGE 16.5, 10.7 and 15.3.
+# 2^19 in 2^11 on an H200: SMALL 14.1 and 8.6 us, LARGE 13.6 and 9.9; 2^20: 19.4, 10.6 and 17.5, 10.8.
+# 2^14 in 2^11 on an H200: LARGE 9.4, 8.0 and 9.3 us, SCAN 8.8, 8.8 and 16.2.
+# 2^10 in 2^15 on an H200: REVERSED 9.8, 9.8 and 12.0 us, LARGE 12.0, 10.8 and 11.6, SCAN 12.2, 12.2 and 21.4.
+# 2^16 in 2^16 on an H200: LARGE 14.7, 13.2 and 14.6 us, REVERSED 13.1, 13.7 and 18.4.
+# 2^18 in 2^18 on an H200: REVERSED 21.6, 21.7 and 30.3 us, LARGE 25.5, 20.2 and 24.9.
+# 2^22 in 2^20 on an H200: FILTERED 88, 76 and 155 us, LARGE 109, 74 and 136; 2^24: 206, 172 and 349, 214, 158 and
+# 314.
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
     reversed=((1 << 14, 4), (1 << 18, 1)),
     searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
-    small=((1 << 10, 0, EVERY), (1 << 11, 1 << 17, EVERY), (1 << 12, 1 << 23, EVERY)),
-    tree_pairs=1 << 29,
-    filtered_n=1 << 20,
+    small=((1 << 6, 0, EVERY), (1 << 10, 0, 1 << 20), (1 << 11, (1 << 18) + 1, 1 << 19)),
+    filtered=((1 << 20, 8), (1 << 21, 16)),
 )
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
 #
 # Floats of 32 bits:
 # 2^16 in 2^6: COMPARE 4.9 us, SEARCH 5.3; 2^19 in 2^4: 5.8 and 6.6; 2^16 in 2^11: LARGE 8.7, SMALL 9.2.
-# 2^26 in 2^9: SEARCH 204 us, SMALL 220.
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
 # REVERSED is taken as for integers: 2^20 in 2^20: 52 us, LARGE 68; if all are found, 72 and 67.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
-    small=((1 << 10, 0, 1 << 24), (1 << 11, 1 << 17, 1 << 22)),
-    filtered_n=EVERY,
+    small=((1 << 10, 0, 1 << 21),),
+    filtered=(),
 )
 # Floats of 64 bits:
 # 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;
@@ -144,7 +135,7 @@ FLOAT64 = WIDE._replace(
     compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=NARROW.reversed,
     searched=((1 << 6, 0, 1 << 22),),
-    small=((1 << 10, 0, EVERY), (1 << 12, 1 << 23, EVERY)),
+    small=((1 << 6, 0, EVERY), (1 << 10, 0, 1 << 20)),
 )
 
 
@@ -174,19 +165,14 @@ def choose(common: Any, m: int, n: int) -> Variant:
     fewer = any(n >= least and n >= ratio * m for least, ratio in rule.reversed)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
-    if n >= rule.filtered_n and m > REVERSED_MAX_M and _can_filter(common, m, n):
+    many = any(n >= least and m <= ratio * n for least, ratio in rule.filtered)
+    if many and m > REVERSED_MAX_M and _can_filter(common, m, n):
         return Variant.FILTERED
     if _is_within(rule.searched, m, n):
         return Variant.SEARCH
     if _is_within(rule.small, m, n):
         return Variant.SMALL
     return Variant.LARGE
-
-
-def has_tree(common: Any, m: int, n: int) -> bool:
-    """Whether SMALL makes sparse test elements a search tree."""
-    rule = _rule(common)
-    return common.primitive_bitwidth > 16 and (m < rule.many or m * n <= rule.tree_pairs)
 
 
 def _rule(common: Any) -> Rule:

@@ -1,7 +1,6 @@
-"""The kernels of isin for a set that is built in one launch: a bitmap, or a hash set or search tree.
+"""The kernels of isin for a set that is built in one launch: a bitmap or a search tree.
 
 The lookup is launched while the set is built, and loads its elements before it waits for the set.
-The hash set and its filter are those of `hash_set.py`. Each program of the lookup holds the filter.
 
 Up to 2^LEVELS keys are the nodes of the tree, behind the header of the workspace (`hash_set.py`). In
 order, node 2^k + j has number (2j + 1) * 2^(LEVELS - 1 - k), and node 0 is the least. The nodes of a
@@ -16,14 +15,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.few import load_tests
 from warpcall_kernels._isin.hash_set import (
-    HAS_ZERO,
     HIGH,
     LOW_INVERTED,
     TABLE,
-    contains,
-    filter_words,
     has_bits,
-    insert,
     key_range,
     keys_of,
     load_block,
@@ -61,69 +56,22 @@ def _build_bitmap(
 
 
 @triton.jit
-def _build_hash_set(
-    ws_ptr: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
-    words: tl.tensor,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Zero the hash set and its filter, and insert keys."""
-    _zero(ws_ptr + HAS_ZERO, words - HAS_ZERO, KEY, BLOCK)
-    insert(
-        *(ws_ptr, key, valid, slots, factor, shift, filter_words(ws_ptr, slots), filter_shift),
-        *(True, False, BUCKET, KEY),
-    )
-
-
-@triton.jit
-def build_small_kernel(
+def build_bits_kernel(
     test_ptr: tl.tensor,
     ws_ptr: tl.tensor,
     n: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
     words: tl.tensor,
-    SET: tl.constexpr,
-    BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Make up to BLOCK test elements a bitmap or a hash set, by one program."""
+    """Make up to BLOCK test elements a bitmap of all values of their type, by one program."""
     if PDL:
         gdc_launch_dependents()
     key, valid = load_keys(test_ptr, 0, n, COMMON, KEY, BLOCK)
-    if SET == "bits":
-        _zero(ws_ptr, words, KEY, BLOCK)
-        set_bits(ws_ptr, key, valid, KEY)
-    elif SET == "either":
-        low_inverted = tl.max(tl.where(valid, ~key, 0), 0)
-        high = tl.max(tl.where(valid, key, 0), 0)
-        span, dense = span_of(low_inverted, high, slots, KEY)
-        tl.store(ws_ptr + LOW_INVERTED, low_inverted)
-        tl.store(ws_ptr + HIGH, high)
-        if dense:
-            _build_bitmap(ws_ptr, key + low_inverted + 1, valid, span, KEY, BLOCK)
-        else:
-            _build_hash_set(
-                *(ws_ptr, key, valid, slots, factor, shift, filter_shift, words),
-                *(BUCKET, KEY, BLOCK),
-            )
-    else:
-        _build_hash_set(
-            *(ws_ptr, key, valid, slots, factor, shift, filter_shift, words),
-            *(BUCKET, KEY, BLOCK),
-        )
+    _zero(ws_ptr, words, KEY, BLOCK)
+    set_bits(ws_ptr, key, valid, KEY)
 
 
 @triton.jit
@@ -270,62 +218,20 @@ def probe_tree_kernel(
 
 
 @triton.jit
-def _in_hash_set(
-    ws_ptr: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
-    HELD: tl.constexpr,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
-) -> tl.tensor:
-    """Whether keys are in the hash set, of whose filter the program holds all HELD words."""
-    held = tl.load(filter_words(ws_ptr, slots) + tl.arange(0, HELD))
-    return contains(
-        *(ws_ptr, key, valid, slots, factor, shift, held, filter_shift),
-        *(True, True, BUCKET, KEY),
-    )
-
-
-@triton.jit
-def probe_small_kernel(
+def probe_bits_kernel(
     x_ptr: tl.tensor,
     ws_ptr: tl.tensor,
     out_ptr: tl.tensor,
     m: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
-    SET: tl.constexpr,
-    HELD: tl.constexpr,
-    BUCKET: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Look up a block of elements in a bitmap or a hash set."""
+    """Look up a block of elements in a bitmap of all values of their type."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = keys_of(load_block(x_ptr, start, m, BLOCK), COMMON, KEY)
     if PDL:
         gdc_wait()
-    if SET == "bits":
-        found = has_bits(ws_ptr, key, valid, KEY)
-    elif SET == "hash":
-        found = _in_hash_set(
-            *(ws_ptr, key, valid, slots, factor, shift, filter_shift), *(HELD, BUCKET, KEY)
-        )
-    else:
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            found = _in_bitmap(ws_ptr, key, low, span, KEY)
-        else:
-            found = _in_hash_set(
-                *(ws_ptr, key, valid, slots, factor, shift, filter_shift), *(HELD, BUCKET, KEY)
-            )
-    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
+    store_block(out_ptr, start, m, has_bits(ws_ptr, key, valid, KEY) ^ INVERT, BLOCK)

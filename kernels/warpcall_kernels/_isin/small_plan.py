@@ -3,8 +3,7 @@
 | set | taken when | why |
 | --- | --- | --- |
 | bitmap | types of 1 or 2 bytes; other integers if the device finds that their range fits into the table | one access for each element |
-| search tree | all others of more than 2 bytes, if `has_tree` of rule.py | many programs find the places of test elements by comparing each with all; nothing is zeroed |
-| hash set | the others | a lookup does not take longer for more test elements; one program zeroes and builds it |
+| search tree | all others of more than 2 bytes | many programs find the places of test elements by comparing each with all; nothing is zeroed |
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import torch
 import triton
 
 from warpcall_kernels._isin.hash_set import HEADER
-from warpcall_kernels._isin.rule import has_tree
 from warpcall_kernels._isin.small import (
-    build_small_kernel,
+    build_bits_kernel,
     build_tree_kernel,
-    probe_small_kernel,
+    probe_bits_kernel,
     probe_tree_kernel,
 )
 from warpcall_kernels._isin.table import MIN_SLOTS, Kind, SetPlan, Table
@@ -28,7 +26,7 @@ from warpcall_kernels.op.launch import Launch, overlaps_launches
 
 # Times are from an H100.
 
-# Words of the bitmap for each test element, if the set may be a tree. A tree takes 1 of them.
+# Words of the bitmap for each test element, where the set may be a tree. A tree takes 1 of them.
 TREE_SLOTS = 4
 # Test elements whose numbers in the tree a program finds, how many it compares with these at once, and
 # its warps; and those for up to FEWER_RANKED test elements. 2^16 sparse int64 in 2^9 on an H200: 7.5 us,
@@ -42,38 +40,29 @@ FEW, MANY = 1 << 10, 1 << 23
 # Elements and warps of such a program for at least LARGE_TREE keys of 64 bits and SOME elements. With fewer
 # programs, the tree is loaded less often. 2^20 sparse int64 in 2^11 on an H200: 18.4 us, 19.3 with TREE_BLOCK.
 LARGE_TREE_BLOCK, LARGE_TREE_WARPS, LARGE_TREE, SOME = 2048, 16, 1 << 9, 1 << 19
-# The same for a hash set of fewer than MANY_HELD members, and of more. Fewer threads wait for the longest
-# probe. 2^24 sparse int64 in 2^8: 67 us, 87 with 1,024 elements and 8 warps before launches overlapped.
-HELD_BLOCK, HELD_WARPS, HELD_WARPS_OF_MANY, MANY_HELD = 512, 2, 4, 1 << 10
 BITS_BLOCK, BITS_WARPS = 1024, 4  # the same for a bitmap of all values of a type
 BUILDING, BUILD_WARPS = 2048, 16  # least room for members, and warps, of the program that builds
 ZEROED = 1024  # words of a bitmap that the first program zeroes at once
 
 
-def plan_small(
-    call: Mapping[str, Any], table: Table, shared: Mapping[str, Any], words: Sequence[Any]
-) -> SetPlan:
+def plan_small(call: Mapping[str, Any], table: Table, key: Any, words: Sequence[Any]) -> SetPlan:
     """The launches of SMALL.
 
     Args:
         call: m and n, INVERT and COMMON.
-        table: that of a hash set or bitmap that one program builds.
-        shared: the arguments that kernels of this table take.
+        table: that of LARGE, which says whether the set is a bitmap of all values of a type.
+        key: the Triton dtype of a key.
         words: as for `launches` of plan.py.
     """
-    if has_tree(call["COMMON"], call["m"], call["n"]):
-        return _tree(call, table, shared["KEY"], words)
+    if table.kind is not Kind.BITMAP:
+        return _tree(call, table, key, words)
     m, n = call["m"], call["n"]
-    shared = {**shared, "filter_shift": table.filter_shift}
+    shared = {"COMMON": call["COMMON"], "KEY": key}
     build = {**shared, "n": n, "words": table.words, "num_warps": BUILD_WARPS}
     build["BLOCK"] = max(BUILDING, triton.next_power_of_2(n))
-    probe = {**shared, "m": m, "HELD": table.filter_words, "INVERT": call["INVERT"]}
-    if table.kind is Kind.BITMAP:
-        probe |= {"BLOCK": BITS_BLOCK, "num_warps": BITS_WARPS}
-    else:
-        warps = HELD_WARPS_OF_MANY if n >= MANY_HELD else HELD_WARPS
-        probe |= {"BLOCK": HELD_BLOCK, "num_warps": warps}
-    kernels = build_small_kernel, probe_small_kernel
+    probe = {**shared, "m": m, "INVERT": call["INVERT"]}
+    probe |= {"BLOCK": BITS_BLOCK, "num_warps": BITS_WARPS}
+    kernels = build_bits_kernel, probe_bits_kernel
     return _overlapping(kernels, 1, build, probe, table.words, table.word, words)
 
 

@@ -14,20 +14,16 @@ from warpcall_kernels._isin.hash_set import HEADER
 from warpcall_kernels._isin.rule import FULL_BITMAP_N
 from warpcall_kernels.op.launch import Launch
 
-# Slots for each test element of a small set, nearly all of which are then alone in their bucket,
-# and of a large one, which is filled to between 1/8 and 1/4.
-SMALL_SLOTS, LARGE_SLOTS = 16, 4
+LARGE_SLOTS = 4  # slots for each test element, so that a table is filled to between 1/8 and 1/4
 MIN_SLOTS = 32
-ACCESS_BYTES = 8  # bytes of a bucket, which a thread reads in one access
+# Bytes of a bucket, which a thread reads in one access. Most keys are decided by their first bucket then. On an
+# H200, sparse int64: 2^24 in 2^18 by LARGE: 159 us, 185 with 8 bytes; 2^24 in 2^11: 94 and 107.
+BUCKET_BYTES = 16
 
 # LARGE: bytes of a hash set from which on it has a filter, because most of it is not in the L2, and
 # the slots for each word of that filter: 4 to 8 bits a test element.
 FILTERED_BYTES = 1 << 24
 FILTER_SLOTS = 32
-# Words of the filter of a small set, which every program holds. 2^24 in 64: 53 us, 18 % less than
-# with 256.
-HELD_WORDS = 1024
-
 BLOOM_WORD = 8  # bytes of a word of a Bloom filter
 
 # FILTERED
@@ -83,7 +79,6 @@ class Table(NamedTuple):
         kind: BITMAP, HASH or EITHER.
         slots: words of the table, a power of two.
         bucket: slots that one access reads.
-        small: whether one program builds the set.
         itemsize: bytes of a word.
         filter_words: 32-bit words of the filter, a power of two; 0 for no filter.
     """
@@ -91,23 +86,21 @@ class Table(NamedTuple):
     kind: Kind
     slots: int
     bucket: int
-    small: bool
     itemsize: int
     filter_words: int
 
     @classmethod
-    def of(cls, common: Any, n: int, small: bool) -> Table:
-        """The table for n members of the Triton dtype `common`. If `small`, one program builds it."""
+    def of(cls, common: Any, n: int) -> Table:
+        """The table for n members of the Triton dtype `common`."""
         kind = kind_of(common, n)
         bits = common.primitive_bitwidth
-        bucket = 1 if small or bits == 64 else ACCESS_BYTES // 4
         if kind is Kind.BITMAP:
-            return cls(kind, max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4, 0)
-        slots = max(MIN_SLOTS, triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS)))
+            return cls(kind, max(MIN_SLOTS, (1 << bits) // 32), 1, 4, 0)
         itemsize = 8 if bits == 64 else 4
+        slots = max(MIN_SLOTS, triton.next_power_of_2(n * LARGE_SLOTS))
         large = slots * itemsize > FILTERED_BYTES
-        words = HELD_WORDS if small else slots // FILTER_SLOTS if large else 0
-        return cls(kind, slots, bucket, small, itemsize, words)
+        words = slots // FILTER_SLOTS if large else 0
+        return cls(kind, slots, BUCKET_BYTES // itemsize, itemsize, words)
 
     @property
     def word(self) -> torch.dtype:

@@ -44,7 +44,7 @@ def flag(ws: Tensor) -> int:
 
 
 def _table(x: Tensor, test: Tensor) -> Table:
-    return Table.of(DTYPES[x.dtype], len(test), small=False)
+    return Table.of(DTYPES[x.dtype], len(test))
 
 
 def _spread(count: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -246,7 +246,7 @@ def test_isin_takes_it_for_many_of_both(
 ) -> None:
     monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)  # SCAN would take calls of this size
     monkeypatch.setattr(rule, "REVERSED_MAX_M", 699)
-    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(filtered_n=4000))
+    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(filtered=((4000, 16),)))
     plan.plan.cache_clear()
     values = _spread(9000, torch.int32, device)
     test, x = values[::2].contiguous(), values[:700]
@@ -272,6 +272,9 @@ def test_where_the_rule_takes_it() -> None:
     assert choose(tl.int32, 1 << 20, 1 << 22) is Variant.REVERSED
     assert choose(tl.int64, 1 << 22, 1 << 20) is Variant.FILTERED
     assert choose(tl.int64, 1 << 22, (1 << 20) - 1) is Variant.LARGE
+    assert choose(tl.int64, 1 << 23, 1 << 20) is Variant.FILTERED
+    assert choose(tl.int64, (1 << 23) + 1, 1 << 20) is Variant.LARGE
+    assert choose(tl.int64, 1 << 25, 1 << 21) is Variant.FILTERED
     assert choose(tl.float32, more, many) is Variant.LARGE
     assert choose(tl.float64, more, many) is Variant.FILTERED
     assert choose(tl.int32, more, rule.FULL_BITMAP_N) is Variant.LARGE
@@ -290,7 +293,7 @@ def test_the_workspace_is_laid_out_without_overlap_and_no_larger_than_the_limits
     m: int, n: int, dtype: torch.dtype
 ) -> None:
     n = n if dtype.itemsize == 8 else min(n, rule.FULL_BITMAP_N - 1)
-    whole = Table.of(DTYPES[dtype], n, small=False)
+    whole = Table.of(DTYPES[dtype], n)
 
     kept = CandidateSet.of(whole, m)
 
@@ -299,7 +302,7 @@ def test_the_workspace_is_laid_out_without_overlap_and_no_larger_than_the_limits
     assert (kept.bloom - kept.second) * word >= kept.second_bytes
     assert kept.second * word % 8 == kept.bloom * word % 8 == 0  # the words of both filters
     assert (kept.counts - kept.bloom) * word >= max(kept.bloom_bytes, 4 * kept.filter_words)
-    assert kept.members % 2 == 0  # pairs of slots are read at once
+    assert kept.members * word % 16 == 0  # so many bytes of slots are read at once
     assert kept.slots >= 2 * table.SEGMENTS * kept.room  # so that it hardly ever is FULL
     assert m > rule.FILTERED_RATIO * n or table.SEGMENTS * kept.room >= m // 32
     room = table.SEGMENTS * table.LEAST_ROOM  # of few

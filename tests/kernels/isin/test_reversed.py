@@ -113,16 +113,19 @@ def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elem
 @pytest.mark.parametrize("compiles_for", [80, 90], indirect=True)
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.float64])
-@pytest.mark.parametrize("n", [1 << 20, (1 << 20) + 1])
+@pytest.mark.parametrize("few", [True, False])
 def test_launches_overlap_from_capability_90_on_if_there_are_not_too_many_values(
-    n: int, dtype: torch.dtype, variant: Variant, compiles_for: int
+    few: bool, dtype: torch.dtype, variant: Variant, compiles_for: int
 ) -> None:
-    planned = planned_set(variant, dtype, 5000, n, False)
-    steps = [step for step, _ in planned.launches]
+    if variant is Variant.LARGE:
+        m, n = 5000, (1 << 20) + (not few)
+    else:
+        m, n = (1 << 17) + (not few), 1 << 20
+    steps = [step for step, _ in planned_set(variant, dtype, m, n, False).launches]
 
     waits = compiles_for >= 90
-    early = waits and n <= 1 << 20 and variant is Variant.LARGE
-    assert [step.arguments.get("EARLY", False) for step in steps[:-1]] == [early] * (len(steps) - 1)
+    asks = [step.arguments.get("EARLY", False) for step in steps]
+    assert asks == [waits and few] * 2 + [False] * (len(steps) - 2)
     assert [step.arguments["PDL"] for step in steps[1:]] == [waits] * (len(steps) - 1)
     assert ["launch_pdl" in step.arguments for step in steps] == [
         *(False, *[waits] * (len(steps) - 1))
@@ -160,9 +163,13 @@ def test_launches_of_filtered_wait_for_the_one_before_themselves(compiles_for: i
         (torch.int64, 9, 1 << 14, 1 << 18),
         (torch.int64, 9, 1 << 16, 1 << 19),
         (torch.int32, 1 << 21, 1 << 12, 1 << 16),
+        (torch.int32, (1 << 21) + 1, 1 << 8, 1 << 14),
+        (torch.int32, (1 << 21) + 1, 1 << 11, 1 << 15),
         (torch.int32, (1 << 21) + 1, 1 << 12, 1 << 15),
         (torch.int32, (1 << 21) + 1, 1 << 14, 1 << 16),
-        (torch.int64, (1 << 21) + 1, 1 << 12, 1 << 16),
+        (torch.int64, (1 << 21) + 1, 1 << 12, 1 << 15),
+        (torch.int64, (1 << 21) + 1, 1 << 14, 1 << 17),
+        (torch.int64, (1 << 21) + 1, 1 << 17, 1 << 19),
         (torch.int16, 9, 1 << 14, 1 << 11),
     ],
 )

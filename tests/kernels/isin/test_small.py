@@ -1,4 +1,4 @@
-"""The small variant of isin: sets that are a bitmap if values are dense, else a search tree or hash set."""
+"""The small variant of isin: sets that are a bitmap if values are dense, else a search tree."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ import torch
 from torch import Tensor
 
 from tests.kernels.isin.forced import by_comparison, by_variant, planned
-from warpcall_kernels._isin import small_plan
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
 from warpcall_kernels.op.launch import overlaps_launches
 
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
 NAN = float("nan")
-
-
-@pytest.fixture(autouse=True, params=[True, False], ids=["tree", "hash"])
-def _sparse_set(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(small_plan, "has_tree", lambda *sizes: request.param)
 
 
 def planned_small(x: Tensor, test: Tensor) -> SetPlan:
