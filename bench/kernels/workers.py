@@ -177,7 +177,10 @@ def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> 
         except ENDED:
             return
         if not task.measures:
-            connection.send(_compile(task, kept, device))
+            compiled = _compile(task, kept, device)
+            if device != "cpu":  # its inputs are gone only now
+                torch.cuda.empty_cache()
+            connection.send(compiled)
             continue
         before = dict(spent.seconds)
         bench = Bench(effort, peers, device, kept if task.references else None, spent)
@@ -204,7 +207,4 @@ def _compile(task: Task, kept: Kept, device: str) -> bool:
                 kept.compile(op, case)
     except Exception:  # noqa: BLE001  # the row will say what fails
         return False
-    finally:
-        if device != "cpu":
-            torch.cuda.empty_cache()
     return True
