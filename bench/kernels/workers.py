@@ -6,6 +6,7 @@ again. Nothing else uses the GPU while a case is measured.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -24,6 +25,7 @@ from warpcall_kernels.measuring._check import draw
 from warpcall_kernels.op.cases import Case
 
 LARGEST_BYTES = 2 << 30  # of a case that is compiled ahead: so many processes share the GPU
+MOST_KEPT_BYTES = 1 << 30  # of tensors of a case, beyond which reference cycles are looked for
 LAST_SECONDS = 20.0  # for compilations that began before the end
 MORE_S = 10.0  # in which a process ends by itself
 ENDED = (EOFError, OSError)  # errors of a connection to a process that has ended
@@ -178,17 +180,27 @@ def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> 
             return
         if not task.measures:
             compiled = _compile(task, kept, device)
-            if device != "cpu":  # its inputs are gone only now
-                torch.cuda.empty_cache()
+            _release(device)
             connection.send(compiled)
             continue
         before = dict(spent.seconds)
         bench = Bench(effort, peers, device, kept if task.references else None, spent)
         row = bench.row(Planned(ops()[task.op], task.group, task.case))
-        if device != "cpu":
-            torch.cuda.empty_cache()
+        _release(device)
         taken = {phase: s - before.get(phase, 0.0) for phase, s in spent.seconds.items()}
         connection.send((row, taken))
+
+
+def _release(device: str) -> None:
+    """Leave the memory of the case before to other processes.
+
+    An error keeps the tensors of its frames until Python looks for reference cycles, which takes long.
+    """
+    if device == "cpu":
+        return
+    if torch.cuda.memory_allocated() > MOST_KEPT_BYTES:
+        gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _compile(task: Task, kept: Kept, device: str) -> bool:

@@ -76,13 +76,13 @@ class Rule(NamedTuple):
 # 2^14 in 2^8 on an H200: COMPARE 4.6 and 4.6 us, SCAN 4.8 and 4.8, SEARCH 5.5 and 4.5.
 # 2^16 in 2^11 on an H200: SMALL 9.9 and 7.2 us, LARGE 9.6 and 8.0; 2^20: 14.5, 9.6, 14.5 and 14.1, 10.7, 13.2.
 # 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
-# 2^24 in 2^9 on an H200: SMALL 59.3 and 28.2 us, LARGE 58.6 and 30.1.
-# 2^22 in 2^10 on an H200: LARGE 23.2 and 14.3 us, SMALL 23.3 and 13.7.
+# 2^24 in 2^9 on an H200: LARGE 56.7 and 29.7 us, SMALL 59.7 and 28.3; 2^22 in 2^10: 23.8, 13.7 and 23.1, 12.9.
+# 2^12 in 2^14 on an H200: REVERSED 9.5, 9.5 and 12 us, LARGE 10.3, 9.6 and 10.4.
 # 2^14 in 2^16 on an H200: REVERSED 11.5, 11.4 and 13.6 us, LARGE 12.1, 11.2 and 12.1.
 # 2^18 in 2^18 on an H200: REVERSED 19.1, 19.9 and 28.6 us, LARGE 24.2, 17.8 and 22.0.
 # 2^20 in 2^20 on an H200: REVERSED 43, 47 and 67 us, LARGE 73, 45 and 73, FILTERED 52, 52 and 89.
 # 2^22 in 2^21 on an H200: FILTERED 97, 95 and 186 us, LARGE 150, 94 and 176.
-# 2^22 in 2^20 on an H200: LARGE 96 and 66 us, FILTERED 82 and 73.
+# 2^22 in 2^20 on an H200: LARGE 87, 65 and 93 us, FILTERED 79, 73 and 119.
 NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
@@ -103,10 +103,10 @@ NARROW = Rule(
 # 2^26 in 2^4 on an H200: SEARCH 165 and 154 us, SMALL 179 and 149; in 2^6: SMALL 228, 158 and 227, LARGE 234, 151
 # and 224; in 2^7: 252, 156 and 253, LARGE 226, 151 and 224.
 # 2^20 in 2^10 on an H200: SMALL 15.9, 9.4 and 15.9 us, LARGE 16.5, 10.7 and 15.3.
-# 2^19 in 2^11 on an H200: SMALL 14.1 and 8.6 us, LARGE 13.6 and 9.9; 2^20: 19.4, 10.6 and 17.5, 10.8.
-# 2^14 in 2^11 on an H200: LARGE 9.4, 8.0 and 9.3 us, SCAN 8.8, 8.8 and 16.2.
+# 2^19 in 2^11 on an H200: LARGE 13.4 and 9.6 us, SMALL 14.6 and 9.9.
+# 2^14 in 2^11 on an H200: SCAN 8.7, 8.7 and 16.2 us, LARGE 10.1, 8.1 and 9.3.
 # 2^10 in 2^15 on an H200: REVERSED 9.8, 9.8 and 12.0 us, LARGE 12.0, 10.8 and 11.6, SCAN 12.2, 12.2 and 21.4.
-# 2^16 in 2^16 on an H200: LARGE 14.7, 13.2 and 14.6 us, REVERSED 13.1, 13.7 and 18.4.
+# 2^16 in 2^16 on an H200: REVERSED 13.2, 13.8 and 18.4 us, LARGE 15.0, 13.3 and 14.6.
 # 2^18 in 2^18 on an H200: REVERSED 21.6, 21.7 and 30.3 us, LARGE 25.5, 20.2 and 24.9.
 # 2^22 in 2^20 on an H200: FILTERED 88, 76 and 155 us, LARGE 109, 74 and 136; 2^24: 206, 172 and 349, 214, 158 and
 # 314.

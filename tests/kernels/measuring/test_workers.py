@@ -38,9 +38,10 @@ class OneTask:
         self.answers.append(answer)
 
 
+@pytest.mark.parametrize("in_a_cycle", [False, True])
 @pytest.mark.parametrize(("largest", "compiled"), [(0, False), (1 << 62, True)])
 def test_the_inputs_of_a_case_are_gone_when_its_memory_is_released(
-    largest: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    largest: int, compiled: bool, in_a_cycle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[weakref.ref[torch.Tensor]] = []
     left: list[bool] = []
@@ -48,10 +49,14 @@ def test_the_inputs_of_a_case_are_gone_when_its_memory_is_released(
     def draw(*_given: object) -> dict[str, torch.Tensor]:
         x = torch.ones(4, 4)
         drawn.append(weakref.ref(x))
+        if in_a_cycle:  # as those of a frame that an error refers to
+            cycle: list[object] = [x]
+            cycle.append(cycle)
         return {"x": x}
 
     monkeypatch.setattr(workers, "draw", draw)
     monkeypatch.setattr(workers, "LARGEST_BYTES", largest)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: (2 << 30) * in_a_cycle)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: left.append(drawn[-1]() is not None))
     connection = OneTask()
 
