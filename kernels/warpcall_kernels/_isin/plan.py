@@ -5,19 +5,19 @@
 | COMPARE | up to 4 test elements; up to 2^8 of fewer elements (`Rule`); up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers or shared memory | few_plan.py, few.py |
 | SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them, 2^23 of fp64 (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
 | SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | few_plan.py, search.py |
-| SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
+| SMALL | up to 2^10 or 2^11 test elements of some elements (`Rule`), up to 2^12 of 1 or 2 bytes | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, a second one most test elements, and the other test elements become a hash set; as LARGE if a sample says that many elements would pass | filtered_plan.py, bloom.py, filtered.py |
 | REVERSED | as many test elements as elements or more, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
-search tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in
-place of EITHER: see small_plan.py.
+search tree in place of HASH, and chooses on the device between that and a bitmap in place of EITHER:
+see small_plan.py.
 
 | set | taken when | why |
 | --- | --- | --- |
 | BITMAP | types of 1 or 2 bytes, or 32-bit types with FULL_BITMAP_N test elements or more | a bit for every value of the type; no collisions |
-| HASH | other floats | a hash set, with a filter if it is small or much larger than the L2 |
+| HASH | other floats | a hash set, with a filter if it is much larger than the L2 |
 | EITHER | other integers | the device looks at the range of the members: a bitmap of that range if it fits into the table, else a hash set; so nothing waits for the GPU |
 
 `choose` is in rule.py. What each variant reaches is in docs/benchmarks/h200.md and
@@ -95,16 +95,12 @@ RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
 # 2^18: 21.8 and 23.2, 21.7 and 21.6.
 OVERLAPPING, OVERLAPPING_ADDED = 1 << 20, 1 << 17
 
-# LARGE: programs that build or probe
-# Values of a program and its warps. Few threads wait then for the longest probe. 2^24 int32 in 2^20
-# on an H200: 200 us, 240 with 512 values.
+# LARGE: values of a program that builds, and its warps. Few threads wait then for the longest insertion.
 SET_BLOCK, SET_WARPS = 128, 2
 # The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16
 # by LARGE: 18.9 us, 27.1 with those above.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# LARGE has FEWEST_BLOCK values for each program, one for each thread, up to FEWEST_VALUES. 2^12
-# sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK; 2^16 dense int32 in 2^11 on an H200: 8.4 us,
-# 7.8 with FEW_BLOCK.
+# One value for each thread, up to FEWEST_VALUES. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK.
 FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
 # Elements of a block, warps, and blocks of a program of LARGE or REVERSED that looks up: the first entry with
 # at least as many elements; and the same for a bitmap of all values of a type. On an H200, LARGE, sparse, dense and
@@ -291,7 +287,7 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     ranged = _ranged(table, n)
-    shape = _ranged_blocks(table, ranged) if ranged else _blocks(n, fewest=True)
+    shape = _ranged_blocks(table, ranged) if ranged else _built(n)
     build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
     shapes = LOOKED_UP_IN_BITS if table.kind is Kind.BITMAP else LOOKED_UP
     probe = {**shared, **_looked_up(m, shapes), "m": m, "INVERT": invert}
@@ -338,12 +334,10 @@ def _ranged_blocks(table: Table, ranged: int) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": warps}
 
 
-def _blocks(values: int, *, fewest: bool = False) -> dict[str, int]:
-    """How many of so many values a program has, and its warps; with `fewest`, as LARGE has them."""
-    block, warps = (FEW_BLOCK, FEW_WARPS) if values <= FEW_VALUES else (SET_BLOCK, SET_WARPS)
-    if fewest and values <= FEWEST_VALUES:
-        block = FEWEST_BLOCK
-    return {"BLOCK": block, "num_warps": warps}
+def _built(n: int) -> dict[str, int]:
+    """How many of n test elements a program that builds has, and its warps."""
+    block, warps = (FEW_BLOCK, FEW_WARPS) if n <= FEW_VALUES else (SET_BLOCK, SET_WARPS)
+    return {"BLOCK": FEWEST_BLOCK if n <= FEWEST_VALUES else block, "num_warps": warps}
 
 
 def _looked_up(m: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:
