@@ -12,6 +12,7 @@ import torch
 from bench.kernels import measure, workers
 from bench.kernels.peers import Peers
 from warpcall_kernels import ops
+from warpcall_kernels.measuring import _implementations
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -54,6 +55,8 @@ def test_the_inputs_of_a_case_are_gone_when_its_memory_is_released(
             cycle.append(cycle)
         return {"x": x}
 
+    known = dict(_implementations._known)  # without those that a process registers for itself
+    monkeypatch.setattr(_implementations, "_known", known)
     monkeypatch.setattr(workers, "draw", draw)
     monkeypatch.setattr(workers, "LARGEST_BYTES", largest)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: (2 << 30) * in_a_cycle)
