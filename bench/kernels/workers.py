@@ -194,7 +194,8 @@ def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> 
 def _release(device: str) -> None:
     """Leave the memory of the case before to other processes.
 
-    An error keeps the tensors of its frames until Python looks for reference cycles, which takes long.
+    An error keeps the tensors of its frames alive until Python collects reference cycles. That takes long, so
+    it is only done if much memory is left.
     """
     if device == "cpu":
         return

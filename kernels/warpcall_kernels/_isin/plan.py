@@ -116,18 +116,15 @@ LOOKED_UP = (
 )
 LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4, 4))
 
-# REVERSED: elements and warps of a program that looks up elements, for at least FEW_VALUES; fewer have
-# FEW_BLOCK and FEW_WARPS. 2^18 dense int32 in 2^20 on an H200: 37.5 us, 38.4 with FEW_BLOCK.
-COLLECT_BLOCK, COLLECT_WARPS = 256, 4
-# The same for one that adds more than MANY_ADDED elements to the filter. 2^20 int32 in 2^20 on an H200, sparse and
-# dense: 43.3 and 46.8 us, 42.8 and 48.2 with COLLECT_BLOCK.
-ADD_BLOCK, ADD_WARPS, MANY_ADDED = 512, 4, 1 << 19
+# REVERSED: elements and warps of a program that adds elements to the filter, as above. On an H200, 2^18 dense int32
+# in 2^20: 37.5 us, 38.4 with 64; 2^20 int32 in 2^20, sparse and dense: 43.3 and 46.8, 42.8 and 48.2 with 256.
+ADDED = ((FEW_VALUES - 1, FEW_BLOCK, FEW_WARPS), (1 << 19, 256, 4), (EVERY, 512, 4))
 # Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^10
 # sparse int32 in 2^20: 15.6 us, 19.4 with FEW_BLOCK; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with 128 and 2.
 KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 << 20
 
 # LARGE and REVERSED: the table
-# Slots for each of few members. Few of them have to be looked for in a second slot then. 2^12
+# Slots for each of few members. Few of them have to be looked for in a second bucket then. 2^12
 # sparse int32 in 2^14 by LARGE: 10.1 us, 11.5 with 4 slots.
 SLOTS_OF_FEW = 16
 # The limit of a table of LARGE that has them.
@@ -141,9 +138,8 @@ MANY, LEAST_OF_MANY, L1_SLOTS, SLOTS_OF_MANY, MOST_OF_MANY = 1 << 21, 1 << 14, 1
 FEW_SLOTS = 1 << 18
 # A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test
 # elements. A bitmap in its place holds a range of four values for each test element then. With more
-# test elements, it has at least SLOTS_OF_MANY_TESTS: 101 int32 in 2^22: 33 us with 2^16 slots, 39 with
-# 2^18. With fewer, all programs read the same few lines of the filter at first, and where these lie in the L2
-# decides: on an H200, 2^8 elements in 2^22 with 2^12 slots took 27 to 57 us, 2^12 with 2^16 slots 26 to 31.
+# test elements, it has at least SLOTS_OF_MANY_TESTS. 101 int32 in 2^22: 33 us, 39 with 2^18. With fewer, all programs
+# read the same few lines of the filter at first: 2^8 sparse int32 in 2^22 on an H200: 25 us, 74 with 2^12.
 TESTS_A_SLOT, BITMAP_TESTS, SLOTS_OF_MANY_TESTS = 8, 1 << 20, 1 << 16
 # Members up to which an insertion does not read a slot before its atomic. For more, a read keeps
 # atomics of equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots
@@ -287,10 +283,10 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     ranged = _ranged(table, n)
-    shape = _ranged_blocks(table, ranged) if ranged else _built(n)
+    shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _built(n)
     build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
     shapes = LOOKED_UP_IN_BITS if table.kind is Kind.BITMAP else LOOKED_UP
-    probe = {**shared, **_looked_up(m, shapes), "m": m, "INVERT": invert}
+    probe = {**shared, **_shape(shapes, m), "m": m, "INVERT": invert}
     programs = _preparing(n)
     zero = _prepare(
         table, common, table.words, n, words[1], programs, ranged=ranged, early=shared["EARLY"]
@@ -327,23 +323,16 @@ def _ranged(table: Table, n: int) -> int:
     return triton.next_power_of_2(n) if table.kind is Kind.EITHER and n <= RANGED_N else 0
 
 
-def _ranged_blocks(table: Table, ranged: int) -> dict[str, int]:
-    """How many of so many members such a program has, and its warps."""
-    size = ranged * table.itemsize
-    block, warps = next(shape for most, *shape in RANGED_BLOCKS if size <= most)
-    return {"BLOCK": block, "num_warps": warps}
-
-
 def _built(n: int) -> dict[str, int]:
     """How many of n test elements a program that builds has, and its warps."""
     block, warps = (FEW_BLOCK, FEW_WARPS) if n <= FEW_VALUES else (SET_BLOCK, SET_WARPS)
     return {"BLOCK": FEWEST_BLOCK if n <= FEWEST_VALUES else block, "num_warps": warps}
 
 
-def _looked_up(m: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:
-    """The elements of a block of a program that looks up, its warps, and its blocks."""
-    block, warps, blocks = next(shape for most, *shape in shapes if m <= most)
-    return {"BLOCK": block, "num_warps": warps, "BLOCKS": blocks}
+def _shape(shapes: tuple[tuple[int, ...], ...], size: int) -> dict[str, int]:
+    """The values of a block, the warps, and the blocks of a program, by the first entry with this size."""
+    shape = next(shape for most, *shape in shapes if size <= most)
+    return dict(zip(("BLOCK", "num_warps", "BLOCKS"), shape, strict=False))
 
 
 def _over(
@@ -377,13 +366,9 @@ def _reversed(
     # Behind the table are a filter with a byte for each slot, or a second bitmap.
     shared |= {"second": table.words, "second_words": table.slots // BLOOM_WORD}
     zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)
-    collect = {**shared, **_looked_up(m, LOOKED_UP), "m": m, "n": n}
-    block, warps = (COLLECT_BLOCK, COLLECT_WARPS) if m >= FEW_VALUES else (FEW_BLOCK, FEW_WARPS)
-    add = {**shared, "n": m, "words": zeroed, "BLOCK": block, "num_warps": warps}
-    if ranged:
-        add |= _ranged_blocks(table, ranged)
-    elif m > MANY_ADDED:
-        add |= {"BLOCK": ADD_BLOCK, "num_warps": ADD_WARPS}
+    collect = {**shared, **_shape(LOOKED_UP, m), "m": m, "n": n}
+    shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(ADDED, m)
+    add = {**shared, **shape, "n": m, "words": zeroed}
     block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
     keep = {**shared, "n": n, "BLOCK": block, "num_warps": warps}
     steps = (
