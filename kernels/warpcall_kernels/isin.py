@@ -275,8 +275,8 @@ TUNING = (
     ),
     TunedConstants(
         "_isin.plan",
-        ("SET_BLOCK", "SET_WARPS"),
-        [(128, 2), (128, 4), (256, 2), (256, 4)],
+        ("SET_BLOCK",),
+        [(64,), (32,), (128,)],
         ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
@@ -324,9 +324,10 @@ OP = Op(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (13.5 times if they are at least "
         f"{NARROW.filtered[0][0]:,} integers of 32 bits, or {WIDE.filtered[0][0]:,} values of 64 bits), or "
-        "up to 32 times if this is at most 4 MiB, or 131,072 bytes for more than 2,097,152 elements; or 10 times the elements, or up to 4 MiB, if there "
-        "are more test elements (4 times as many from 16,384 on, as many as elements from 262,144 on); "
-        "and 5 KB at most"
+        "up to 32 times if this is at most 4 MiB, or 16.5 times if this is at most 8 MiB, or 131,072 bytes "
+        "for more than 2,097,152 elements; or 10 times the elements, or up to 4 MiB, if there are at least "
+        "16,384 test elements and 4 times as many as elements, or at least 262,144 and twice as many (of 64 "
+        "bits, 65,536 and as many); and 5 KB at most"
     ),
     derive=_derive,
     sizes=(

@@ -13,11 +13,13 @@ from warpcall_kernels._isin.hash_set import (
     HITS,
     OVERFLOW,
     TABLE,
+    are_crowded,
     contains,
     insert,
     key_range,
     keys_of,
     load_keys,
+    looks_first,
     mix,
     set_bits,
 )
@@ -99,14 +101,15 @@ def keep_passing(
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
+    looks: tl.tensor,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
-    """Insert keys that the filter of the elements does not reject into a hash set."""
+    """Insert keys that the filter of the elements does not reject into a hash set, as `insert` does."""
     passing = passes_bloom(ws_ptr, key, valid, second, second_words, factor, KEY)
     insert(
-        *(ws_ptr, key, passing, slots, factor, shift, ws_ptr, shift),
-        *(False, True, BUCKET, KEY, MOST_PROBES),
+        *(ws_ptr, key, passing, slots, factor, shift, ws_ptr, shift, looks),
+        *(False, BUCKET, KEY, MOST_PROBES),
     )
 
 
@@ -206,6 +209,24 @@ def begin_kernel(
 
 
 @triton.jit
+def _add_block(
+    ws_ptr: tl.tensor,
+    test_ptr: tl.tensor,
+    start: tl.tensor,
+    n: tl.tensor,
+    low: tl.tensor,
+    span: tl.tensor,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Set the bits of a block of test elements in the bitmap."""
+    key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+    looks = looks_first(test_ptr, start, n, key, valid, "equal", COMMON, KEY)
+    set_bits(ws_ptr, key - low, valid, looks | are_crowded(span, n), KEY)
+
+
+@triton.jit
 def fill_kernel(
     test_ptr: tl.tensor,
     ws_ptr: tl.tensor,
@@ -232,14 +253,12 @@ def fill_kernel(
     program = tl.program_id(0).to(tl.int64)
     block = program + program // (FIRST_SHARE - 1) + 1
     flag, equal = tl.load(ws_ptr + OVERFLOW), tl.load(ws_ptr + EQUAL)
-    low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
+    low, span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if dense:
-        key, valid = load_keys(test_ptr, block * BLOCK, n, COMMON, KEY, BLOCK)
-        set_bits(ws_ptr + members, key - low, valid, KEY)
+        _add_block(ws_ptr + members, test_ptr, block * BLOCK, n, low, span, COMMON, KEY, BLOCK)
         start = program * (FIRST_SHARE * BLOCK)
         if start < n:
-            key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-            set_bits(ws_ptr + members, key - low, valid, KEY)
+            _add_block(ws_ptr + members, test_ptr, start, n, low, span, COMMON, KEY, BLOCK)
     elif flag == 0:
         key, valid = load_keys(test_ptr, block * BLOCK, n, COMMON, KEY, BLOCK)
         add_to_bloom(ws_ptr, key, valid, equal != 0, bloom, bloom_words, factor, KEY)

@@ -55,6 +55,7 @@ from warpcall_kernels._isin.bloom import (
     zero_share,
 )
 from warpcall_kernels._isin.hash_set import (
+    EQUAL,
     OVERFLOW,
     STREAM,
     TABLE,
@@ -218,6 +219,7 @@ def keep_tests_kernel(
     _low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if not dense:
         overflow = tl.load(ws_ptr + OVERFLOW) != 0
+        looks = tl.load(ws_ptr + EQUAL) != 0
         words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
         start = tl.program_id(0).to(tl.int64) * BLOCK
         while start < n:
@@ -225,12 +227,12 @@ def keep_tests_kernel(
             if overflow:
                 insert(
                     *(ws_ptr + members, key, valid, slots, factor, shift, words, filter_shift),
-                    *(FILTER, True, BUCKET, KEY),
+                    *(looks, FILTER, BUCKET, KEY),
                 )
             else:
                 keep_passing(
                     *(ws_ptr, key, valid, second, second_words, kept_slots, factor, kept_shift),
-                    *(BUCKET, KEY),
+                    *(looks, BUCKET, KEY),
                 )
             start += tl.num_programs(0).to(tl.int64) * BLOCK
 

@@ -123,6 +123,38 @@ def load_keys(
 
 
 @triton.jit
+def looks_first(
+    ptr: tl.tensor,
+    start: tl.tensor,
+    n: tl.tensor,
+    key: tl.tensor,
+    valid: tl.tensor,
+    LOOK: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+) -> tl.tensor:
+    """Whether the keys of the block from `start` on are looked for before their atomics.
+
+    LOOK is "always", "never", or "equal": if a key equals the next one or the first of the block. If few
+    values make up all keys, that is so for most blocks, and their atomics would contend.
+    """
+    looks = LOOK == "always"
+    if LOOK == "equal":
+        BLOCK: tl.constexpr = key.shape[0]
+        following, there = load_keys(ptr, start + 1, n, COMMON, KEY, BLOCK)
+        first, _valid = keys_of(tl.load(ptr + tl.minimum(start, n - 1)), COMMON, KEY)
+        equal = there & (key == following) | (key == first) & (tl.arange(0, BLOCK) > 0)
+        looks = tl.max((valid & equal).to(tl.int32), 0) > 0
+    return looks
+
+
+@triton.jit
+def are_crowded(span: tl.tensor, n: tl.tensor) -> tl.tensor:
+    """Whether so many keys share a word of the bitmap that their atomics would contend."""
+    return span.to(tl.uint64) < n
+
+
+@triton.jit
 def mix(key: tl.tensor, factor: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
     """A hash of 32 bits. `factor` is secret, so that callers cannot choose values that collide."""
     if tl.uint64 == KEY:
@@ -163,11 +195,13 @@ def word_of(bit: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def set_bits(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> None:
-    """Set bits of the bitmap. They are read first, because atomics of equal values would contend."""
+def set_bits(
+    ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, looks: tl.tensor, KEY: tl.constexpr
+) -> None:
+    """Set bits of the bitmap. If `looks`, they are read first, because atomics of equal bits would contend."""
     word = ws_ptr + TABLE + word_of(bit, KEY)
     flag = tl.full(bit.shape, 1, KEY) << (bit & (KEY.primitive_bitwidth - 1))
-    seen = tl.load(word, mask=valid, other=0)
+    seen = tl.load(word, mask=valid & looks, other=0)
     tl.atomic_or(word, flag, mask=valid & ((seen & flag) == 0), sem="relaxed")
 
 
@@ -188,34 +222,31 @@ def insert(
     shift: tl.tensor,
     filter_ptr: tl.tensor,
     filter_shift: tl.tensor,
+    looks: tl.tensor,
     FILTER: tl.constexpr,
-    LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
     MOST_PROBES: tl.constexpr = 0,
 ) -> None:
     """Insert keys into the hash set, and into its filter, whose words `filter_ptr` points to.
 
-    With MOST_PROBES, a key that finds no empty slot in so many is not inserted, and FULL is set.
+    If `looks`, slots are read first, because atomics of equal keys would contend. With MOST_PROBES, a key
+    that finds no empty slot in so many is not inserted, and FULL is set.
     """
     tl.store(ws_ptr + HAS_ZERO + tl.zeros_like(key), 1, mask=valid & (key == 0))
     mixed = mix(key, factor, KEY)
     slot = first_slot(mixed, slots, shift, BUCKET) | (mixed & (BUCKET - 1)).to(slots.dtype)
     pending = valid & (key != 0)
-    look = pending  # slots are read first, because atomics of equal keys would contend
-    if FILTER:  # keys that are new to the filter need not be read first
+    look = pending & looks
+    if FILTER:  # keys that are new to the filter need not be looked for
         word = filter_ptr + (mixed >> filter_shift)
         bits = filter_bits(mixed)
-        if LOOK:
-            look = pending & ((tl.load(word, mask=pending, other=0) & bits) == bits)
-            tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
-        else:
-            tl.atomic_or(word, bits, mask=pending, sem="relaxed")
+        look = look & ((tl.load(word, mask=look, other=0) & bits) == bits)
+        tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
     probes = 0
     while tl.max(pending.to(tl.int32), 0) > 0:
-        if LOOK:
-            seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
-            pending = pending & (seen != key)
+        seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
+        pending = pending & (seen != key)
         old = tl.atomic_max(ws_ptr + TABLE + slot, key, mask=pending, sem="relaxed")
         pending = pending & (old != 0) & (old != key)
         key = tl.where(pending, tl.minimum(key, old), key)
@@ -226,7 +257,7 @@ def insert(
         if MOST_PROBES > 0 and probes == MOST_PROBES:
             tl.store(ws_ptr + FULL + tl.zeros_like(key), 1, mask=pending)
             pending = pending & False
-        look = pending
+        look = pending & looks
 
 
 @triton.jit
@@ -310,35 +341,37 @@ def add_keys(
     valid: tl.tensor,
     low: tl.tensor,
     dense: tl.tensor,
+    crowded: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
     filter_shift: tl.tensor,
+    looks: tl.tensor,
     SET: tl.constexpr,
     FILTER: tl.constexpr,
-    LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
     """Make keys members of a bitmap ("bits"), a hash set ("hash"), or what their range asks for
     ("either").
 
-    For "either", `low` and `dense` are those of `key_range`.
+    For "either", `low` and `dense` are those of `key_range`, and `crowded` is what `are_crowded` says.
+    `looks` is as for `insert`.
     """
     words = filter_words(ws_ptr, slots)
     if SET == "bits":
-        set_bits(ws_ptr, key, valid, KEY)
+        set_bits(ws_ptr, key, valid, looks, KEY)
     elif SET == "hash":
         insert(
-            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
-            *(FILTER, LOOK, BUCKET, KEY),
+            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift, looks),
+            *(FILTER, BUCKET, KEY),
         )
     elif dense:
-        set_bits(ws_ptr, key - low, valid, KEY)
+        set_bits(ws_ptr, key - low, valid, looks | crowded, KEY)
     else:
         insert(
-            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
-            *(FILTER, LOOK, BUCKET, KEY),
+            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift, looks),
+            *(FILTER, BUCKET, KEY),
         )
 
 

@@ -18,12 +18,14 @@ from warpcall_kernels._isin.hash_set import (
     HIGH,
     LOW_INVERTED,
     add_keys,
+    are_crowded,
     contains,
     filter_words,
     has_bits,
     key_range,
     keys_of,
     load_keys,
+    looks_first,
     span_of,
     store_block,
 )
@@ -140,19 +142,19 @@ def found_range(
     KEY: tl.constexpr,
     RANGED: tl.constexpr,
     PROGRAMS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """The least key, and whether a bitmap is taken.
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The least key, the span, and whether a bitmap is taken.
 
     The range is the given one of `range_of`. If RANGED is 0, it is that of PROGRAMS ranges; if that is
     0 as well, `range_kernel` has written it into the header.
     """
     if RANGED > 0:
-        low, _span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
+        low, span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
     elif PROGRAMS > 0:
-        low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+        low, span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
     else:
-        low, _span, dense = key_range(ws_ptr, slots, KEY)
-    return low, dense
+        low, span, dense = key_range(ws_ptr, slots, KEY)
+    return low, span, dense
 
 
 @triton.jit
@@ -195,7 +197,7 @@ def build_kernel(
     EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Add a block of members to a zeroed set.
+    """Add a block of members to a zeroed set. LOOK is as for `looks_first`.
 
     Each program finds the range of up to RANGED members itself, while the set is zeroed. Where the
     range comes from if RANGED is 0, `found_range` says.
@@ -205,14 +207,17 @@ def build_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
     low_inverted, high = range_of(test_ptr, n, COMMON, KEY, RANGED)
+    looks = looks_first(test_ptr, start, n, key, valid, LOOK, COMMON, KEY)
     if PDL:
         gdc_wait()
-    low, dense = 0, False
+    low, dense, crowded = 0, False, False
     if SET == "either":
-        low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
+        ranges = low_inverted, high
+        low, span, dense = found_range(ws_ptr, *ranges, words, slots, KEY, RANGED, PROGRAMS)
+        crowded = are_crowded(span, n)
     add_keys(
-        *(ws_ptr, key, valid, low, dense, slots, factor, shift, filter_shift),
-        *(SET, FILTER, LOOK, BUCKET, KEY),
+        *(ws_ptr, key, valid, low, dense, crowded, slots, factor, shift, filter_shift, looks),
+        *(SET, FILTER, BUCKET, KEY),
     )
 
 

@@ -93,15 +93,13 @@ RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
 # elements up to which the first two launches of REVERSED do. Programs that wait take the place of others. On an
 # H200, dense and sparse: 2^14 int32 in 2^16 by REVERSED: 11.4 and 11.5 us, 11.9 and 11.7 otherwise; 2^18 int64 in
 # 2^18: 21.8 and 23.2, 21.7 and 21.6.
-OVERLAPPING, OVERLAPPING_ADDED = 1 << 20, 1 << 17
+OVERLAPPING, OVERLAPPING_ADDED = 1 << 18, 1 << 17
 
-# LARGE: values of a program that builds, and its warps. Few threads wait then for the longest insertion.
-SET_BLOCK, SET_WARPS = 128, 2
-# The same for up to FEW_VALUES values. The one warp waits for no other. 2^12 sparse int32 in 2^16
-# by LARGE: 18.9 us, 27.1 with those above.
-FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# One value for each thread, up to FEWEST_VALUES. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with FEW_BLOCK.
-FEWEST_VALUES, FEWEST_BLOCK = 1 << 15, 32
+# LARGE: values of a program of one warp that builds. Its threads wait for no other warp. On an H200, sparse and
+# dense: 2^22 int32 in 2^20: 68 and 54 us, 72 and 55 with 128 values and 2 warps.
+SET_BLOCK = 64
+# One value for each thread, up to FEW_VALUES. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with SET_BLOCK.
+FEW_VALUES, FEW_BLOCK = 1 << 15, 32
 # Elements of a block, warps, and blocks of a program of LARGE or REVERSED that looks up: the first entry with
 # at least as many elements; and the same for a bitmap of all values of a type. On an H200, LARGE, sparse, dense and
 # found: 2^18 int64 in 2^11: 11.5, 9.0 and 10.4 us, 11.6, 9.6 and 11.4 with two blocks of 64 by one warp; 2^20: 17.4,
@@ -118,17 +116,18 @@ LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4,
 
 # REVERSED: elements and warps of a program that adds elements to the filter, as above. On an H200, 2^18 dense int32
 # in 2^20: 37.5 us, 38.4 with 64; 2^20 int32 in 2^20, sparse and dense: 43.3 and 46.8, 42.8 and 48.2 with 256.
-ADDED = ((FEW_VALUES - 1, FEW_BLOCK, FEW_WARPS), (1 << 19, 256, 4), (EVERY, 512, 4))
+ADDED = (((1 << 18) - 1, 64, 1), (EVERY, 512, 4))
 # Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^10
-# sparse int32 in 2^20: 15.6 us, 19.4 with FEW_BLOCK; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with 128 and 2.
+# sparse int32 in 2^20: 15.6 us, 19.4 with 64; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with 128 and 2.
 KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 << 20
 
 # LARGE and REVERSED: the table
 # Slots for each of few members. Few of them have to be looked for in a second bucket then. 2^12
 # sparse int32 in 2^14 by LARGE: 10.1 us, 11.5 with 4 slots.
 SLOTS_OF_FEW = 16
-# The limit of a table of LARGE that has them.
-FEW_BYTES = 4 << 20
+# The limit of a table of LARGE that has them, and of one that has 8 slots for each. On an H200, sparse and dense: 2^18
+# int32 in 2^18: 20.2 and 16.6 us, 21.5 and 15.8 with 4 slots; int64 in 2^17: 19.5 and 15.5, 20.7 and 14.8.
+FEW_BYTES, DOUBLED_BYTES = 4 << 20, 8 << 20
 # Slots of a table of LARGE in which more than MANY elements are looked up, so that it mostly stays in the L1: at
 # least LEAST_OF_MANY, as many as those above up to L1_SLOTS, and SLOTS_OF_MANY for each member, up to
 # MOST_OF_MANY with keys of 32 bits. On an H200, 2^24 sparse int32 in 2^12: 67 us with 2^15 slots, 81 with 2^16;
@@ -278,13 +277,15 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     if m > MANY:
         wanted = max(LEAST_OF_MANY, min(wanted, L1_SLOTS), SLOTS_OF_MANY * n)
         most = MOST_OF_MANY if table.itemsize == 4 else most
+    else:
+        most = max(most, min(2 * table.slots, DOUBLED_BYTES // table.itemsize))
     table = _with_room(table, wanted, most)
     shared = _shared(table, common)
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     ranged = _ranged(table, n)
     shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _built(n)
-    build = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
+    build: dict[str, Any] = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
     shapes = LOOKED_UP_IN_BITS if table.kind is Kind.BITMAP else LOOKED_UP
     probe = {**shared, **_shape(shapes, m), "m": m, "INVERT": invert}
     programs = _preparing(n)
@@ -298,7 +299,7 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
         whole |= {"PROGRAMS": programs, **overlapped}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
     build["PROGRAMS"] = fused
-    build["LOOK"] = n > UNREAD
+    build["LOOK"] = _look(common, n)
     steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
     steps.append((_over(m, probe_kernel, probe, (words[0], None, None), probe["BLOCKS"]), "xwo"))
     return SetPlan(table.words + 2 * programs, table.word, tuple(steps))
@@ -325,14 +326,20 @@ def _ranged(table: Table, n: int) -> int:
 
 def _built(n: int) -> dict[str, int]:
     """How many of n test elements a program that builds has, and its warps."""
-    block, warps = (FEW_BLOCK, FEW_WARPS) if n <= FEW_VALUES else (SET_BLOCK, SET_WARPS)
-    return {"BLOCK": FEWEST_BLOCK if n <= FEWEST_VALUES else block, "num_warps": warps}
+    return {"BLOCK": FEW_BLOCK if n <= FEW_VALUES else SET_BLOCK, "num_warps": 1}
 
 
 def _shape(shapes: tuple[tuple[int, ...], ...], size: int) -> dict[str, int]:
     """The values of a block, the warps, and the blocks of a program, by the first entry with this size."""
     shape = next(shape for most, *shape in shapes if size <= most)
     return dict(zip(("BLOCK", "num_warps", "BLOCKS"), shape, strict=False))
+
+
+def _look(common: Any, n: int) -> str:
+    """Whether n members are looked for before their atomics: LOOK of `looks_first`."""
+    if common.primitive_bitwidth <= 16:
+        return "always"  # there are few values
+    return "equal" if n > UNREAD else "never"
 
 
 def _over(
@@ -362,7 +369,7 @@ def _reversed(
     shared = {**_shared(table, common), **waiting, "INVERT": invert, "PROGRAMS": programs}
     shared["EARLY"] = early
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
-    shared |= {"TWO_BITMAPS": few and n >= TWO_BITMAPS, "RANGED": ranged, "LOOK": m > UNREAD}
+    shared |= {"TWO_BITMAPS": few and n >= TWO_BITMAPS, "RANGED": ranged, "LOOK": _look(common, m)}
     # Behind the table are a filter with a byte for each slot, or a second bitmap.
     shared |= {"second": table.words, "second_words": table.slots // BLOOM_WORD}
     zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)

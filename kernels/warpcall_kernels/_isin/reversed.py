@@ -16,9 +16,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.bloom import add_to_bloom, are_kept, keep_passing
 from warpcall_kernels._isin.hash_set import (
+    are_crowded,
     has_bits,
     key_range,
     load_keys,
+    looks_first,
     set_bits,
     store_block,
 )
@@ -49,8 +51,7 @@ def add_elements_kernel(
     """Add a block of elements to the filter or, with TWO_BITMAPS, to the first bitmap.
 
     With one bitmap the range says enough: it will hold the test elements, and elements are not loaded.
-    RANGED and PROGRAMS are as for `build_kernel`. With LOOK, the words of the filter are read before if two
-    neighbouring elements are equal, because atomics of equal keys contend.
+    RANGED and PROGRAMS are as for `build_kernel`. LOOK is as for `looks_first`.
     """
     ONE_BITMAP: tl.constexpr = SET == "either" and not TWO_BITMAPS
     if EARLY:
@@ -58,22 +59,21 @@ def add_elements_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     if not ONE_BITMAP:
         key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
+        looks = looks_first(x_ptr, start, n, key, valid, LOOK, COMMON, KEY)
     low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
     if PDL:
         gdc_wait()
     low, dense = 0, False
     if SET == "either":
-        low, dense = found_range(ws_ptr, low_inverted, high, words, slots, KEY, RANGED, PROGRAMS)
+        ranges = low_inverted, high
+        low, span, dense = found_range(ws_ptr, *ranges, words, slots, KEY, RANGED, PROGRAMS)
     if dense:
         if TWO_BITMAPS:
-            set_bits(ws_ptr, key - low, valid, KEY)
+            set_bits(ws_ptr, key - low, valid, looks | are_crowded(span, n), KEY)
     else:
         if ONE_BITMAP:
             key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
-        looks = False
-        if LOOK:
-            following, there = load_keys(x_ptr, start + 1, n, COMMON, KEY, BLOCK)
-            looks = tl.max((there & (key == following)).to(tl.int32), 0) > 0
+            looks = looks_first(x_ptr, start, n, key, valid, LOOK, COMMON, KEY)
         add_to_bloom(ws_ptr, key, valid, looks, second, second_words, factor, KEY)
 
 
@@ -111,12 +111,13 @@ def keep_kernel(
         inside = valid & (key - low <= span)
         if TWO_BITMAPS:
             kept = has_bits(ws_ptr, key - low, inside, KEY)
-            set_bits(ws_ptr + second, key - low, kept, KEY)
+            set_bits(ws_ptr + second, key - low, kept, True, KEY)
         else:
-            set_bits(ws_ptr, key - low, inside, KEY)
+            looks = looks_first(test_ptr, start, n, key, inside, "equal", COMMON, KEY)
+            set_bits(ws_ptr, key - low, inside, looks | are_crowded(span, n), KEY)
     else:
         keep_passing(
-            *(ws_ptr, key, valid, second, second_words, slots, factor, shift), *(BUCKET, KEY)
+            *(ws_ptr, key, valid, second, second_words, slots, factor, shift, True), *(BUCKET, KEY)
         )
 
 

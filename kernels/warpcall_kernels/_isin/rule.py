@@ -91,10 +91,10 @@ NARROW = Rule(
         (1 << 7, 1 << 16),
         (1 << 8, 1 << 15),
     ),
-    reversed=((1 << 14, 4), (1 << 18, 1)),
+    reversed=((1 << 14, 4), (1 << 18, 2)),
     searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18)),
     small=((1 << 10, 0, 1 << 22), (1 << 11, 0, 1 << 20)),
-    filtered=((1 << 21, 16),),
+    filtered=(((1 << 21) + 1, 16),),
 )
 # Integers of 64 bits. The same times:
 # 2^16 in 2^7 on an H200: COMPARE 5.6 and 5.4 us, SEARCH 5.8 and 4.7.
@@ -115,7 +115,7 @@ WIDE = NARROW._replace(
     reversed=((1 << 14, 4), (1 << 16, 1)),
     searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
     small=((1 << 6, 0, EVERY), (1 << 10, 0, 1 << 20)),
-    filtered=((1 << 20, 12), (1 << 21, 16)),
+    filtered=(((1 << 20) + 1, 16),),
 )
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
 #
@@ -125,7 +125,7 @@ WIDE = NARROW._replace(
 # REVERSED is taken as for integers: 2^20 in 2^20: 52 us, LARGE 68; if all are found, 72 and 67.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
-    reversed=((1 << 16, 4), (1 << 18, 1)),
+    reversed=((1 << 16, 4), (1 << 18, 2)),
     small=((1 << 10, 0, 1 << 21),),
     filtered=(),
 )
@@ -134,7 +134,7 @@ FLOAT32 = NARROW._replace(
 # 2^20 in 2^11: LARGE 16.5, SMALL 18.0.
 FLOAT64 = WIDE._replace(
     compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
-    reversed=FLOAT32.reversed,
+    reversed=((1 << 16, 4), (1 << 18, 1)),
     searched=((1 << 6, 0, 1 << 22),),
 )
 

@@ -71,7 +71,7 @@ def build_bits_kernel(
         gdc_launch_dependents()
     key, valid = load_keys(test_ptr, 0, n, COMMON, KEY, BLOCK)
     _zero(ws_ptr, words, KEY, BLOCK)
-    set_bits(ws_ptr, key, valid, KEY)
+    set_bits(ws_ptr, key, valid, True, KEY)
 
 
 @triton.jit

@@ -203,7 +203,7 @@ def filtered_from(dtype: torch.dtype) -> int:
     """Test elements from which on FILTERED may be taken."""
     if dtype == torch.float32:
         return rule.EVERY
-    return 1 << 20 if dtype.itemsize == 8 else 1 << 21
+    return (1 << 20 if dtype.itemsize == 8 else 1 << 21) + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
@@ -220,6 +220,7 @@ def test_a_set_has_at_most_the_memory_that_the_limits_of_the_op_say(dtype: torch
         else:
             times = 13.5 if n >= many else 8.5
             most = max(times * n * dtype.itemsize, min(32 * n * dtype.itemsize, 4 << 20))
+            most = max(most, min(16.5 * n * dtype.itemsize, 8 << 20) if m <= 2_097_152 else 0)
             most = max(most, 131_072 if m > 2_097_152 else 0)
         assert nbytes <= most + 5120, (m, n, variant)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin.hash_set import load_keys, looks_first
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
@@ -118,7 +121,7 @@ def test_launches_overlap_from_capability_90_on_if_there_are_not_too_many_values
     few: bool, dtype: torch.dtype, variant: Variant, compiles_for: int
 ) -> None:
     if variant is Variant.LARGE:
-        m, n = 5000, (1 << 20) + (not few)
+        m, n = 5000, (1 << 18) + (not few)
     else:
         m, n = (1 << 17) + (not few), 1 << 20
     steps = [step for step, _ in planned_set(variant, dtype, m, n, False).launches]
@@ -158,10 +161,12 @@ def test_launches_of_filtered_wait_for_the_one_before_themselves(compiles_for: i
     ("dtype", "m", "n", "slots"),
     [
         (torch.int32, 9, 1 << 14, 1 << 18),
-        (torch.int32, 9, 1 << 18, 1 << 20),
+        (torch.int32, 9, 1 << 18, 1 << 21),
         (torch.int32, 9, 1 << 20, 1 << 22),
         (torch.int64, 9, 1 << 14, 1 << 18),
         (torch.int64, 9, 1 << 16, 1 << 19),
+        (torch.int64, 9, 1 << 17, 1 << 20),
+        (torch.int64, 9, (1 << 17) + 1, 1 << 20),
         (torch.int32, 1 << 21, 1 << 12, 1 << 16),
         (torch.int32, (1 << 21) + 1, 1 << 8, 1 << 14),
         (torch.int32, (1 << 21) + 1, 1 << 11, 1 << 15),
@@ -182,14 +187,45 @@ def test_few_test_elements_have_room_in_the_table_of_large(
 
 
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
-def test_slots_are_read_before_the_atomics_only_if_members_are_many(variant: Variant) -> None:
+def test_members_are_asked_whether_they_are_equal_if_they_are_many(variant: Variant) -> None:
     looks = []
     for members in (1 << 18, (1 << 18) + 1):
         m, n = (9, members) if variant is Variant.LARGE else (members, 1 << 20)
         planned = planned_set(variant, torch.int32, m, n, False)
         looks.append(planned.launches[1][0].arguments["LOOK"])
 
-    assert looks == [False, True]
+    assert looks == ["never", "equal"]
+
+
+def test_slots_of_short_types_are_always_read_before_the_atomics() -> None:
+    planned = planned_set(Variant.LARGE, torch.int16, 9, 1 << 20, False)
+
+    assert planned.launches[1][0].arguments["LOOK"] == "always"
+
+
+@triton.jit
+def looks_kernel(
+    ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor, LOOK: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    start = tl.program_id(0) * BLOCK
+    key, valid = load_keys(ptr, start, n, tl.int32, tl.uint32, BLOCK)
+    looks = looks_first(ptr, start, n, key, valid, LOOK, tl.int32, tl.uint32)
+    tl.store(out_ptr + tl.program_id(0), looks)
+
+
+@pytest.mark.parametrize("look", ["always", "equal", "never"])
+def test_keys_are_looked_for_first_if_some_of_a_block_are_equal(look: str, device: str) -> None:
+    test = torch.arange(70, dtype=torch.int32)
+    test[5] = test[4]  # block 0: two neighbours
+    test[30] = test[16]  # block 1: the first and another
+    test[40] = test[36]  # block 2: two others
+    test[48] = test[47]  # block 2: the last one and the first of block 3
+    out = torch.zeros(6, dtype=torch.int32, device=device)
+
+    looks_kernel[(6,)](test.to(device), out, len(test), look, 16)  # block 5 is past the end
+
+    expected = {"always": [1] * 6, "equal": [1, 1, 1, 0, 0, 0], "never": [0] * 6}
+    assert out.tolist() == expected[look]
 
 
 @pytest.mark.parametrize("look", [False, True])

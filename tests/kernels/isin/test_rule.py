@@ -47,16 +47,16 @@ def test_the_rule_at_its_boundaries() -> None:
         (1 << 16, (1 << 14) + 1): Variant.LARGE,
         ((1 << 18) - 1, 1 << 16): Variant.LARGE,
         ((1 << 18) - 1, (1 << 16) - 1): Variant.REVERSED,
-        (1 << 18, 1 << 18): Variant.REVERSED,
-        (1 << 18, (1 << 18) + 1): Variant.LARGE,
+        (1 << 18, 1 << 17): Variant.REVERSED,
+        (1 << 18, (1 << 17) + 1): Variant.LARGE,
         (1 << 22, 1 << 20): Variant.REVERSED,
         (1 << 22, (1 << 20) + 1): Variant.FILTERED,
-        (1 << 21, (1 << 20) + 1): Variant.FILTERED,
-        (1 << 21, 1 << 25): Variant.FILTERED,
-        (1 << 21, (1 << 25) + 1): Variant.LARGE,
-        ((1 << 21) - 1, (1 << 20) + 1): Variant.LARGE,
-        (1 << 20, 1 << 20): Variant.REVERSED,
-        ((1 << 20) - 1, 1 << 20): Variant.LARGE,
+        ((1 << 21) + 1, (1 << 20) + 1): Variant.FILTERED,
+        ((1 << 21) + 1, (1 << 25) + 16): Variant.FILTERED,
+        ((1 << 21) + 1, (1 << 25) + 17): Variant.LARGE,
+        (1 << 21, (1 << 20) + 1): Variant.LARGE,
+        (1 << 21, 1 << 20): Variant.REVERSED,
+        ((1 << 21) - 1, 1 << 20): Variant.LARGE,
     }
 
     assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken
@@ -89,12 +89,10 @@ def test_the_rule_for_keys_of_64_bits_at_its_boundaries() -> None:
         (1 << 18, 1 << 18): Variant.REVERSED,
         (1 << 18, (1 << 18) + 1): Variant.LARGE,
         (1 << 20, 1 << 20): Variant.REVERSED,
-        (1 << 20, (1 << 20) + 1): Variant.FILTERED,
-        (1 << 20, 12 << 20): Variant.FILTERED,
-        (1 << 20, (12 << 20) + 1): Variant.LARGE,
-        (1 << 21, 1 << 25): Variant.FILTERED,
-        (1 << 21, (1 << 25) + 1): Variant.LARGE,
-        ((1 << 20) - 1, 1 << 22): Variant.LARGE,
+        (1 << 20, (1 << 20) + 1): Variant.LARGE,
+        ((1 << 20) + 1, (1 << 20) + 1): Variant.FILTERED,
+        ((1 << 20) + 1, (1 << 24) + 16): Variant.FILTERED,
+        ((1 << 20) + 1, (1 << 24) + 17): Variant.LARGE,
     }
 
     assert {(n, m): choose(tl.int64, m, n) for n, m in taken} == taken
@@ -110,6 +108,8 @@ def test_the_rule_for_floats_at_its_boundaries() -> None:
         (tl.float32, (1 << 10) + 1, 1 << 20): Variant.LARGE,
         (tl.float32, 1 << 16, 1 << 14): Variant.REVERSED,
         (tl.float32, 1 << 16, (1 << 14) + 1): Variant.LARGE,
+        (tl.float32, 1 << 18, 1 << 17): Variant.REVERSED,
+        (tl.float32, 1 << 18, (1 << 17) + 1): Variant.LARGE,
         (tl.float32, 1 << 24, 1 << 26): Variant.LARGE,
         (tl.float64, 1 << 4, 1 << 26): Variant.COMPARE,
         (tl.float64, 1 << 7, 1 << 16): Variant.COMPARE,
@@ -125,7 +125,9 @@ def test_the_rule_for_floats_at_its_boundaries() -> None:
         (tl.float64, 1 << 10, (1 << 20) + 1): Variant.LARGE,
         (tl.float64, 1 << 16, 1 << 14): Variant.REVERSED,
         (tl.float64, (1 << 16) - 1, 1 << 13): Variant.LARGE,
-        (tl.float64, 1 << 20, 1 << 22): Variant.FILTERED,
+        (tl.float64, 1 << 18, 1 << 18): Variant.REVERSED,
+        (tl.float64, 1 << 20, 1 << 22): Variant.LARGE,
+        (tl.float64, (1 << 20) + 1, 1 << 22): Variant.FILTERED,
     }
 
     assert {call: choose(call[0], call[2], call[1]) for call in taken} == taken
