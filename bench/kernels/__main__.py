@@ -85,7 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     cells.add_argument("--rounds", type=int, default=9, help="samples of each measurement")
     cells.add_argument(
-        "--processes", type=int, default=1, help="measure all in so many, one after the other"
+        "--ahead",
+        type=int,
+        default=1,
+        help="processes that compile for all cells at once, and then measure one after the other",
     )
     cells.add_argument(
         "--no-compile", dest="compile", action="store_false", help="do not measure torch.compile"

@@ -12,8 +12,9 @@ A call of 5 us takes up to 0.4 us longer after some kernels than after others. S
 round are called in a random order, and the time of one is the mean of the middle half of its samples,
 which varies less than the median where there are two kinds of samples.
 
-The time of a short call also differs by some 0.3 us between processes. So all cells can be measured in
-several processes, one after the other, and each candidate gets the median of these.
+The time of a short call also differs by some 0.3 us between processes. So each cell is measured twice, by two
+processes if there are some, and each candidate gets the mean. All processes compile at the same time, and then
+measure one after the other.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import functools
 import itertools
 import json
 import multiprocessing
+import os
 import random
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,41 +52,83 @@ LARGEST_SORT = 1 << 46  # elements times test elements up to which torch is time
 WAIT_CYCLES = 800_000  # some 400 us, in which the CPU queues the call of a candidate
 BEATEN = 2  # how much longer than the fastest a candidate takes that one sample is enough for
 FLUSH_FACTOR = 2
+PASSES = 2  # measurements of each cell
 
 Call = Callable[[Tensor, Tensor], Tensor]
+Share = Sequence[tuple[str, int]]  # cells by dtype and the power of two of their test elements
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure the grid in each process; returns 1 when a result was wrong."""
-    measured: list[list[Cell]] = []
-    medians: list[Cell] = []
-    wrong = 0
+    """Measure the grid; returns 1 when a result was wrong."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process starts a pool
     context = multiprocessing.get_context("spawn")
-    for _process in range(given.processes):
-        with ProcessPoolExecutor(1, context) as process:
-            cells, errors = process.submit(measure, given.compile, given.rounds).result()
-        measured.append(cells)
-        wrong += errors
-        medians = medians_of(measured)
-        _save(given.json, medians)  # an interrupted run keeps its results
-    for cell in sorted(medians, key=ratio_of)[:30]:
+    shares = shares_of(given.ahead)
+    measured: list[Cell] = []
+    wrong = 0
+    with ExitStack() as stack:
+        processes = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in shares]
+        compiling = [
+            process.submit(_compile, own, given.compile)
+            for process, *owned in zip(processes, *shares_by_pass(shares), strict=True)
+            for own in owned
+        ]
+        for compiled in compiling:
+            compiled.result()
+        for owned in shares_by_pass(shares):
+            for process, own in zip(processes, owned, strict=True):
+                cells, errors = process.submit(
+                    measure, own, VALUES, given.compile, given.rounds
+                ).result()
+                measured += cells
+                wrong += errors
+                _save(given.json, joined(measured))  # an interrupted run keeps its results
+    for cell in sorted(joined(measured), key=ratio_of)[:30]:
         sys.stdout.write(f"{ratio_of(cell):.3f} {cell}\n")
     return int(wrong > 0)
 
 
-def measure(compile_too: bool, rounds: int) -> tuple[list[Cell], int]:
-    """Measure each cell; returns the cells, and how many results were wrong."""
+def shares_of(processes: int) -> list[Share]:
+    """All cells, in a share for each process. Those for which torch compiles are spread first."""
+    keys = [*itertools.product(TYPES, TEST_ELEMENTS)]
+    keys.sort(key=lambda key: 1 << key[1] > COMPILED_TESTS)
+    return [keys[i::processes] for i in range(processes)]
+
+
+def shares_by_pass(shares: Sequence[Share]) -> list[list[Share]]:
+    """For each pass, the share of each process: another one than before if there are several processes."""
+    step = len(shares) // PASSES
+    return [[*shares[p * step :], *shares[: p * step]] for p in range(PASSES)]
+
+
+def measure(
+    share: Share, values: Iterable[str], compile_too: bool, rounds: int
+) -> tuple[list[Cell], int]:
+    """Measure the cells of a share; returns them, and how many results were wrong."""
     clock = _Clock()
     measured = [
-        _cell(clock, name, values, 1 << m, 1 << n, compile_too, rounds)
-        for name, values, m, n in itertools.product(TYPES, VALUES, ELEMENTS, TEST_ELEMENTS)
+        _cell(clock, dtype, kind, 1 << m, 1 << n, compile_too, rounds)
+        for (dtype, n), m, kind in itertools.product(share, ELEMENTS, values)
     ]
     return [cell for cell, _errors in measured], sum(errors for _cell, errors in measured)
 
 
-def medians_of(measured: Sequence[Sequence[Cell]]) -> list[Cell]:
-    """Each cell with the median time of each candidate over processes that measured all cells."""
-    return [median_of(cells) for cells in zip(*measured, strict=True)]
+def _compile(share: Share, compile_too: bool) -> None:
+    """Compile what cells of a share call. It is the same for all values."""
+    measure(share, VALUES[:1], compile_too, 0)
+
+
+def joined(measured: Iterable[Cell]) -> list[Cell]:
+    """The cells in the order of the page, each with the mean of its measurements."""
+    found: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in measured:
+        found.setdefault(_place(cell), []).append(cell)
+    return [mean_of(found[place]) for place in sorted(found)]
+
+
+def _place(cell: Cell) -> tuple[Any, ...]:
+    """Where a cell stands on the page."""
+    sizes = cell["elements"], cell["test_elements"]
+    return [*TYPES].index(cell["dtype"]), VALUES.index(cell["values"]), *sizes
 
 
 def _save(file: str | None, cells: list[Cell]) -> None:
@@ -180,15 +225,14 @@ def _cell(
     return {**cell, "variant": chosen.value, "us": ours, "others_us": times}, errors
 
 
-def median_of(cells: Sequence[Cell]) -> Cell:
-    """The cell with the median time of each candidate over measurements of it."""
-    names = cells[0]["others_us"]
+def mean_of(cells: Sequence[Cell]) -> Cell:
+    """The cell with the mean time of each candidate over measurements of it."""
     others = {
-        name: round(statistics.median(cell["others_us"][name] for cell in cells), 2)
-        for name in names
+        name: round(statistics.mean(cell["others_us"][name] for cell in cells), 2)
+        for name in cells[0]["others_us"]
     }
-    ours = round(statistics.median(cell["us"] for cell in cells), 2)
-    return {**cells[0], "us": ours, "others_us": others}
+    us = round(statistics.mean(cell["us"] for cell in cells), 2)
+    return {**cells[0], "us": us, "others_us": others}
 
 
 def _forced(variant: Any, m: int, n: int, dtype: torch.dtype) -> Call:

@@ -5,10 +5,10 @@
 | COMPARE | up to 4 test elements; up to 2^8 of fewer elements (`Rule`); up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers or shared memory | few_plan.py, few.py |
 | SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them, 2^23 of fp64 (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
 | SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | few_plan.py, search.py |
-| SMALL | up to 2^10 or 2^11 test elements of some elements (`Rule`), up to 2^12 of 1 or 2 bytes | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
+| SMALL | up to 2^10 test elements of some elements (`Rule`), up to 2^12 of 1 or 2 bytes | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, a second one most test elements, and the other test elements become a hash set; as LARGE if a sample says that many elements would pass | filtered_plan.py, bloom.py, filtered.py |
-| REVERSED | as many test elements as elements or more, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
+| REVERSED | some times as many test elements as elements, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
 search tree in place of HASH, and chooses on the device between that and a bitmap in place of EITHER:
@@ -89,19 +89,19 @@ RANGED_N = 1 << 12
 # 2^14 int64 in 2^10: 9.4 and 8.0 us, 9.8 and 7.7 with 256 values; in 2^12: 9.9 and 8.2, 26.9 and 25.2
 # with 32.
 RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
-# Test elements up to which a launch of LARGE asks for the next one when it begins, so that they overlap; and
-# elements up to which the first two launches of REVERSED do. Programs that wait take the place of others. On an
-# H200, dense and sparse: 2^14 int32 in 2^16 by REVERSED: 11.4 and 11.5 us, 11.9 and 11.7 otherwise; 2^18 int64 in
-# 2^18: 21.8 and 23.2, 21.7 and 21.6.
-OVERLAPPING, OVERLAPPING_ADDED = 1 << 18, 1 << 17
+# Test elements up to which a launch of LARGE asks for the next one when it begins, so that they overlap; the same for
+# a bitmap of all values of a type; and elements up to which the first two launches of REVERSED do. Programs that wait
+# take the place of others. On an H200, dense and sparse, overlapped and not: 2^14 int32 in 2^16 by REVERSED: 11.4 and
+# 11.5 us, 11.9 and 11.7; 2^18 int64 in 2^18: 21.8 and 23.2, 21.7 and 21.6; 2^20 int32 in 2^20 by LARGE: 40 and 45, 35
+# and 45; 2^20 bytes in 2^20: 32, 45.
+OVERLAPPING, OVERLAPPING_IN_BITS, OVERLAPPING_ADDED = 1 << 18, 1 << 20, 1 << 17
 
-# LARGE: values of a program of one warp that builds. Its threads wait for no other warp. On an H200, sparse and
-# dense: 2^22 int32 in 2^20: 68 and 54 us, 72 and 55 with 128 values and 2 warps.
-SET_BLOCK = 64
-# The same for a bitmap of all values of a type. 10,000,019 bytes in 2^22 on an H200: 58 us, 74 with 64 by one warp.
-BITS_BLOCK, BITS_WARPS = 128, 2
-# One value for each thread, up to FEW_VALUES. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with SET_BLOCK.
-FEW_VALUES, FEW_BLOCK = 1 << 15, 32
+# LARGE: values and warps of a program that builds: the first entry with at least as many test elements; and the
+# same for a bitmap of all values of a type. The threads of one warp wait for no other. On an H200, sparse and dense:
+# 2^22 int32 in 2^20: 68 and 54 us, 72 and 55 with 128 values and 2 warps. 2^12 sparse int32 in 2^14: 10.1 us, 10.7
+# with 64 values. 2^23 bytes in 2^22 on an H200: 54 us, 68 with 64 values.
+BUILT = ((1 << 15, 32, 1), (EVERY, 64, 1))
+BUILT_IN_BITS = ((1 << 15, 32, 1), (1 << 18, 64, 1), (EVERY, 128, 2))
 # Elements of a block, warps, and blocks of a program of LARGE or REVERSED that looks up: the first entry with
 # at least as many elements; and the same for a bitmap of all values of a type. On an H200, LARGE, sparse, dense and
 # found: 2^18 int64 in 2^11: 11.5, 9.0 and 10.4 us, 11.6, 9.6 and 11.4 with two blocks of 64 by one warp; 2^20: 17.4,
@@ -142,10 +142,10 @@ FEW_SLOTS = 1 << 18
 # test elements, it has at least SLOTS_OF_MANY_TESTS. 101 int32 in 2^22: 33 us, 39 with 2^18. With fewer, all programs
 # read the same few lines of the filter at first: 2^8 sparse int32 in 2^22 on an H200: 25 us, 74 with 2^12.
 TESTS_A_SLOT, BITMAP_TESTS, SLOTS_OF_MANY_TESTS = 8, 1 << 20, 1 << 16
-# Members up to which an insertion does not read a slot before its atomic. For more, a read keeps
-# atomics of equal keys from contending. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots
-# are read. REVERSED reads its filter only where neighbouring elements are equal: 2^20 int32 in 2^22 on an H200
-# with 16 different elements: 71 us, 163 otherwise.
+# Members up to which no insertion reads a slot before its atomic. For more, it does where members of a block are
+# equal, whose atomics contend. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read. On an H200, sparse
+# and dense: 2^22 int32 in 2^20 by LARGE: 68 and 54 us, 85 and 63 if slots are always read. With all members but one
+# equal: 59, 134. 2^20 int32 in 2^22 by REVERSED with 16 different elements: 71, 163 if they are never read.
 UNREAD = 1 << 18
 # Test elements from which on dense elements of REVERSED have a bitmap beside that of the test elements.
 # 2^12 dense int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.
@@ -283,7 +283,7 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
         most = max(most, min(2 * table.slots, DOUBLED_BYTES // table.itemsize))
     table = _with_room(table, wanted, most)
     shared = _shared(table, common)
-    overlapped = _overlapped(n)
+    overlapped = _overlapped(table, n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     ranged = _ranged(table, n)
     shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _built(table, n)
@@ -315,10 +315,11 @@ def _waiting() -> dict[str, bool]:
     return {"PDL": True, "launch_pdl": True} if overlaps_launches() else {"PDL": False}
 
 
-def _overlapped(n: int) -> dict[str, bool]:
+def _overlapped(table: Table, n: int) -> dict[str, bool]:
     """The same for n test elements of LARGE, whose launches ask for the next one if n is not too large."""
     waiting = _waiting()
-    return {**waiting, "EARLY": waiting["PDL"] and n <= OVERLAPPING}
+    most = OVERLAPPING_IN_BITS if table.kind is Kind.BITMAP else OVERLAPPING
+    return {**waiting, "EARLY": waiting["PDL"] and n <= most}
 
 
 def _ranged(table: Table, n: int) -> int:
@@ -328,9 +329,7 @@ def _ranged(table: Table, n: int) -> int:
 
 def _built(table: Table, n: int) -> dict[str, int]:
     """How many of n test elements a program that builds has, and its warps."""
-    if table.kind is Kind.BITMAP:
-        return {"BLOCK": BITS_BLOCK, "num_warps": BITS_WARPS}
-    return {"BLOCK": FEW_BLOCK if n <= FEW_VALUES else SET_BLOCK, "num_warps": 1}
+    return _shape(BUILT_IN_BITS if table.kind is Kind.BITMAP else BUILT, n)
 
 
 def _shape(shapes: tuple[tuple[int, ...], ...], size: int) -> dict[str, int]:

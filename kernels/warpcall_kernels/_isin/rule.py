@@ -31,12 +31,12 @@ SHORT_COMPARED = 32  # test elements of 1 or 2 bytes up to which COMPARE is take
 # SCAN: test elements and elements up to which it is taken, by the bytes of a value (2 for 1, too),
 # and the most pairs of an element and a test element. The first entry with enough test elements
 # decides. 2^12 sparse int64 in 2^12: 6.7 us, LARGE 9.5; sparse and dense int32, 2^12 in 2^14: 10.1
-# and 10.3 us, LARGE 10.1 and 8.3; int64, 2^14 in 2^11: 9.1 and 8.8, LARGE 10.5 and 9.3. Integers of
-# 64 bits take longer if they are found.
+# and 10.3 us, LARGE 10.1 and 8.3; int64, 2^14 in 2^11 on an H200: 8.9 and 8.8, LARGE 9.9 and 7.9. Integers of
+# 64 bits take longer if they are found: the same took 16.2, LARGE 9.3.
 SCANNED = {
     2: ((SHORT_COMPARED, 0), (1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
     4: ((1 << 8, 0), (1 << 15, 1 << 15), ((1 << 16) - 1, 1 << 8)),
-    8: ((1 << 8, 0), (1 << 11, 1 << 14), (1 << 14, 1 << 13)),
+    8: ((1 << 8, 0), (1 << 10, 1 << 14), (1 << 14, 1 << 13)),
 }
 # Floats of 64 bits are compared by both words. 2^14 in 2^11 on an H200: 13.0 us, LARGE 8.3; 2^12 in
 # 2^11: 7.0, LARGE 8.4.
@@ -71,29 +71,30 @@ class Rule(NamedTuple):
 
 
 # Integers of 32 bits. Times of sparse and of dense values, and where there is a third, if all are found:
-# 2^18 in 2^4: COMPARE 5.0 and 5.3 us, SEARCH 5.5 and 4.9.
+# 2^18 in 2^4 on an H200: SEARCH 5.0 and 4.5 us, COMPARE 5.0 and 5.0.
 # 2^16 in 2^6 on an H200: SEARCH 5.5 and 4.7 us, COMPARE 5.2 and 5.1; in 2^7: 5.8 and 4.8, COMPARE 5.2 and 5.2.
 # 2^14 in 2^8 on an H200: COMPARE 4.6 and 4.6 us, SCAN 4.8 and 4.8, SEARCH 5.5 and 4.5.
-# 2^16 in 2^11 on an H200: SMALL 9.9 and 7.2 us, LARGE 9.6 and 8.0; 2^20: 14.5, 9.6, 14.5 and 14.1, 10.7, 13.2.
+# 2^16 in 2^11 on an H200: LARGE 9.6 and 7.6 us, SMALL 10.6 and 7.9; 2^20: 13.9, 10.1, 13.2 and 14.7, 9.5, 14.5.
 # 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
 # 2^24 in 2^9 on an H200: LARGE 56.7 and 29.7 us, SMALL 59.7 and 28.3; 2^22 in 2^10: 23.8, 13.7 and 23.1, 12.9.
-# 2^12 in 2^14 on an H200: REVERSED 9.5, 9.5 and 12 us, LARGE 10.3, 9.6 and 10.4.
-# 2^14 in 2^16 on an H200: REVERSED 11.5, 11.4 and 13.6 us, LARGE 12.1, 11.2 and 12.1.
-# 2^18 in 2^18 on an H200: REVERSED 19.1, 19.9 and 28.6 us, LARGE 24.2, 17.8 and 22.0.
-# 2^20 in 2^20 on an H200: REVERSED 43, 47 and 67 us, LARGE 73, 45 and 73, FILTERED 52, 52 and 89.
-# 2^22 in 2^21 on an H200: FILTERED 97, 95 and 186 us, LARGE 150, 94 and 176.
-# 2^22 in 2^20 on an H200: LARGE 87, 65 and 93 us, FILTERED 79, 73 and 119.
+# 2^12 in 2^14 on an H200: LARGE 9.6, 8.4 and 10.4 us, REVERSED 9.8, 9.3 and 12.
+# 2^14 in 2^16 on an H200: LARGE 12.1, 10.7 and 12.6 us, REVERSED 11.8, 11.1 and 13.1.
+# 2^18 in 2^18 on an H200: LARGE 20.1, 16.6 and 20.6 us, REVERSED 19.7, 17.5 and 28.8; in 2^19: 27, 21 and 27, 22,
+# 20 and 32.
+# 2^20 in 2^20 on an H200: LARGE 45, 34 and 44 us, REVERSED 44, 38 and 63, FILTERED 51, 44 and 60.
+# 2^22 in 2^20 on an H200: LARGE 68, 54 and 67 us, FILTERED 78, 64 and 91; in 2^21: 106, 71 and 134, 96, 76 and 155;
+# in 2^22: 256, 107 and 300, 132, 102 and 332. The table of more than 2^21 test elements is twice as large.
 NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
-        (1 << 4, 1 << 18),
+        (1 << 4, 1 << 17),
         (1 << 6, 1 << 15),
         (1 << 7, 1 << 16),
         (1 << 8, 1 << 15),
     ),
-    reversed=((1 << 14, 4), (1 << 18, 2)),
+    reversed=((1 << 14, 8), (1 << 18, 2)),
     searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18)),
-    small=((1 << 10, 0, 1 << 22), (1 << 11, 0, 1 << 20)),
+    small=((1 << 10, 0, 1 << 22),),
     filtered=(((1 << 21) + 1, 16),),
 )
 # Integers of 64 bits. The same times:
@@ -104,15 +105,16 @@ NARROW = Rule(
 # and 224; in 2^7: 252, 156 and 253, LARGE 226, 151 and 224.
 # 2^20 in 2^10 on an H200: SMALL 15.9, 9.4 and 15.9 us, LARGE 16.5, 10.7 and 15.3.
 # 2^19 in 2^11 on an H200: LARGE 13.4 and 9.6 us, SMALL 14.6 and 9.9.
-# 2^14 in 2^11 on an H200: SCAN 8.7, 8.7 and 16.2 us, LARGE 10.1, 8.1 and 9.3.
 # 2^10 in 2^15 on an H200: REVERSED 9.8, 9.8 and 12.0 us, LARGE 12.0, 10.8 and 11.6, SCAN 12.2, 12.2 and 21.4.
-# 2^16 in 2^16 on an H200: REVERSED 13.2, 13.8 and 18.4 us, LARGE 15.0, 13.3 and 14.6.
-# 2^18 in 2^18 on an H200: REVERSED 21.6, 21.7 and 30.3 us, LARGE 25.5, 20.2 and 24.9.
-# 2^22 in 2^20 on an H200: FILTERED 88, 76 and 155 us, LARGE 109, 74 and 136; 2^24: 206, 172 and 349, 214, 158 and
-# 314. 9,436,839 sparse in 2^20: FILTERED 135 us, LARGE 148.
+# 2^16 in 2^16 on an H200: LARGE 15.0, 12.1 and 14.6 us, REVERSED 13.7, 13.3 and 18.4; in 2^18: 22.9, 16.2 and 24.6,
+# 15.3, 15.2 and 22.9.
+# 2^18 in 2^18 on an H200: REVERSED 22.1, 19.6 and 30.8 us, LARGE 26.7, 17.7 and 26.9; 2^20 in 2^20: 53, 45 and 76,
+# 63, 42 and 70.
+# 2^22 in 2^20 on an H200: LARGE 88, 64 and 115 us, FILTERED 87, 68 and 142; 2^24: 188, 147 and 296, 205, 159 and 335.
+# 2^22 in 2^21 on an H200: FILTERED 106, 82 and 236 us, LARGE 170, 86 and 208.
 WIDE = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
-    reversed=((1 << 14, 4), (1 << 16, 1)),
+    reversed=((1 << 14, 4), (1 << 18, 1)),
     searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
     small=((1 << 6, 0, EVERY), (1 << 10, 0, 1 << 20)),
     filtered=(((1 << 20) + 1, 16),),
@@ -122,7 +124,7 @@ WIDE = NARROW._replace(
 # Floats of 32 bits:
 # 2^16 in 2^6: COMPARE 4.9 us, SEARCH 5.3; 2^19 in 2^4: 5.8 and 6.6; 2^16 in 2^11: LARGE 8.7, SMALL 9.2.
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
-# REVERSED is taken as for integers: 2^20 in 2^20: 52 us, LARGE 68; if all are found, 72 and 67.
+# REVERSED: 2^18 in 2^19: 19.1 us, LARGE 26.8; if all are found, 25.5 and 25.8; 2^20 in 2^20: 42, 44, 52 and 42.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=((1 << 16, 4), (1 << 18, 2)),
@@ -131,7 +133,7 @@ FLOAT32 = NARROW._replace(
 )
 # Floats of 64 bits:
 # 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;
-# 2^20 in 2^11: LARGE 16.5, SMALL 18.0.
+# 2^20 in 2^11: LARGE 16.5, SMALL 18.0. 2^20 in 2^20: REVERSED 49, LARGE 59; if all are found, 65 and 65.
 FLOAT64 = WIDE._replace(
     compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=((1 << 16, 4), (1 << 18, 1)),

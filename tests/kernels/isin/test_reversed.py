@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.hash_set import load_keys, looks_first
+from warpcall_kernels._isin.hash_set import are_crowded, load_keys, looks_first
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
@@ -121,7 +121,7 @@ def test_launches_overlap_from_capability_90_on_if_there_are_not_too_many_values
     few: bool, dtype: torch.dtype, variant: Variant, compiles_for: int
 ) -> None:
     if variant is Variant.LARGE:
-        m, n = 5000, (1 << 18) + (not few)
+        m, n = 5000, (1 << 20 if dtype is torch.int16 else 1 << 18) + (not few)
     else:
         m, n = (1 << 17) + (not few), 1 << 20
     steps = [step for step, _ in planned_set(variant, dtype, m, n, False).launches]
@@ -226,6 +226,25 @@ def test_keys_are_looked_for_first_if_some_of_a_block_are_equal(look: str, devic
 
     expected = {"always": [1] * 6, "equal": [1, 1, 1, 0, 0, 0], "never": [0] * 6}
     assert out.tolist() == expected[look]
+
+
+@triton.jit
+def crowded_kernel(spans_ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor) -> None:
+    at = tl.program_id(0)
+    tl.store(out_ptr + at, are_crowded(tl.load(spans_ptr + at), n))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint32, torch.uint64])
+@pytest.mark.parametrize("n", [1, 1000])
+def test_keys_are_crowded_if_there_are_more_than_values(
+    dtype: torch.dtype, n: int, device: str
+) -> None:
+    spans = torch.tensor([0, n - 1, n, (1 << 32) - 1], dtype=dtype, device=device)
+    out = torch.zeros(4, dtype=torch.int32, device=device)
+
+    crowded_kernel[(4,)](spans, out, n)
+
+    assert out.tolist() == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("look", [False, True])

@@ -1,31 +1,72 @@
-"""The grid of isin: how measurements of one cell become one."""
+"""The grid of isin: which process measures which cells, and how measurements of one cell become one."""
 
 from __future__ import annotations
 
-from bench.kernels.grid import median_of, medians_of, middle_mean
+import itertools
+from typing import Any
+
+import pytest
+
+from bench.kernels import grid
+from bench.kernels.grid import joined, mean_of, middle_mean, shares_by_pass, shares_of
 from bench.kernels.grid_page import Cell
 
 
-def cell(us: float, torch: float, scan: float) -> Cell:
-    size = {"dtype": "int32", "values": "dense", "elements": 256, "test_elements": 64}
+def cell(us: float, torch: float, scan: float, **other: Any) -> Cell:
+    size = {"dtype": "int32", "values": "dense", "elements": 256, "test_elements": 64, **other}
     return {**size, "variant": "compare", "us": us, "others_us": {"torch": torch, "scan": scan}}
 
 
-def test_each_candidate_has_the_median_of_its_own_times() -> None:
-    cells = [cell(5.5, 30.0, 4.5), cell(4.5, 20.0, 5.0), cell(4.4, 25.0, 4.8)]
+def test_each_candidate_has_the_mean_of_its_own_times() -> None:
+    cells = [cell(5.5, 30.0, 4.5), cell(4.5, 20.0, 5.0), cell(4.4, 25.0, 4.9)]
 
-    assert median_of(cells) == cell(4.5, 25.0, 4.8)
+    assert mean_of(cells) == cell(4.8, 25.0, 4.8)
 
 
 def test_a_cell_that_was_measured_once_stays_as_it_is() -> None:
-    assert median_of([cell(5.5, 30.0, 4.5)]) == cell(5.5, 30.0, 4.5)
+    assert mean_of([cell(5.5, 30.0, 4.5)]) == cell(5.5, 30.0, 4.5)
 
 
-def test_each_cell_has_the_medians_over_processes() -> None:
-    first = [cell(5.5, 30.0, 4.5), cell(9.0, 50.0, 8.0)]
-    second = [cell(4.5, 20.0, 5.0), cell(9.4, 50.0, 8.2)]
+def test_measurements_are_joined_by_cell_in_the_order_of_the_page() -> None:
+    large = {"elements": 1 << 20}
+    sparse = {"dtype": "int64", "values": "sparse"}
+    measured = [
+        cell(9.0, 50.0, 8.0, **large),
+        cell(7.0, 40.0, 6.0, **sparse),
+        cell(5.5, 30.0, 4.5),
+        cell(9.4, 50.0, 8.2, **large),
+        cell(4.5, 20.0, 5.0),
+    ]
 
-    assert medians_of([first, second]) == [cell(5.0, 25.0, 4.75), cell(9.2, 50.0, 8.1)]
+    assert joined(measured) == [
+        cell(5.0, 25.0, 4.75),
+        cell(9.2, 50.0, 8.1, **large),
+        cell(7.0, 40.0, 6.0, **sparse),
+    ]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 14])
+def test_each_pass_measures_all_cells(processes: int) -> None:
+    every = sorted(itertools.product(grid.TYPES, grid.TEST_ELEMENTS))
+
+    passes = shares_by_pass(shares_of(processes))
+
+    assert len(passes) == grid.PASSES
+    for shares in passes:
+        assert len(shares) == processes
+        assert sorted(itertools.chain(*shares)) == every
+
+
+@pytest.mark.parametrize("processes", [2, 3, 14])
+def test_no_process_measures_a_cell_twice(processes: int) -> None:
+    for first, second in zip(*shares_by_pass(shares_of(processes)), strict=True):
+        assert not {*first} & {*second}
+
+
+def test_cells_for_which_torch_compiles_are_spread_over_processes() -> None:
+    compiled = [sum(n <= 7 for _dtype, n in share) for share in shares_of(4)]
+
+    assert compiled == [3, 3, 3, 3]
 
 
 def test_the_mean_leaves_out_the_quarters_at_both_ends() -> None:
