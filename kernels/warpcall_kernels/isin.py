@@ -329,9 +329,9 @@ OP = Op(
         "bytes; for others 8.5 times the test elements (13.5 times if they are at least "
         f"{NARROW.filtered[0][0]:,} integers of 32 bits, or {WIDE.filtered[0][0]:,} values of 64 bits), or "
         "up to 32 times if this is at most 4 MiB, or 16.5 times if this is at most 8 MiB, or 131,072 bytes "
-        "for more than 2,097,152 elements; or 10 times the elements, or up to 4 MiB, if there are at least "
-        "16,384 test elements and 4 times as many as elements, or at least 262,144 and twice as many (of 64 "
-        "bits, 65,536 and as many); and 5 KB at most"
+        "for more than 2,097,152 elements; or 10 times the elements, or up to 4 MiB, if there are 4 or 8 "
+        "times as many test elements as elements from 16,384 on, or as many or twice as many from 262,144 on; "
+        "and 5 KB at most"
     ),
     derive=_derive,
     sizes=(
