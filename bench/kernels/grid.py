@@ -24,7 +24,6 @@ import functools
 import itertools
 import json
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -39,6 +38,7 @@ from torch import Tensor
 
 from bench.kernels.grid_page import Cell, heat_map, ratio_of
 from bench.kernels.run import machine
+from bench.kernels.workers import without_compile_pools
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import choose, variants
 from warpcall_kernels.isin import isin, isin_reference, run_plan
@@ -60,22 +60,23 @@ Share = Sequence[tuple[str, int]]  # cells by dtype and the power of two of thei
 
 def run(given: argparse.Namespace) -> int:
     """Measure the grid; returns 1 when a result was wrong."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process starts a pool
     context = multiprocessing.get_context("spawn")
-    shares = shares_of(given.ahead)
+    passes = shares_by_pass(shares_of(given.ahead))
     measured: list[Cell] = []
     wrong = 0
     with ExitStack() as stack:
-        processes = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in shares]
-        compiling = [
-            process.submit(_compile, own, given.compile)
-            for process, *owned in zip(processes, *shares_by_pass(shares), strict=True)
-            for own in owned
+        processes = [
+            stack.enter_context(ProcessPoolExecutor(1, context)) for _ in range(given.ahead)
         ]
+        with without_compile_pools():
+            compiling = [
+                process.submit(_compile, every, given.compile)
+                for process, *every in zip(processes, *passes, strict=True)
+            ]
         for compiled in compiling:
             compiled.result()
-        for owned in shares_by_pass(shares):
-            for process, own in zip(processes, owned, strict=True):
+        for shares in passes:
+            for process, own in zip(processes, shares, strict=True):
                 cells, errors = process.submit(
                     measure, own, VALUES, given.compile, given.rounds
                 ).result()
@@ -112,9 +113,10 @@ def measure(
     return [cell for cell, _errors in measured], sum(errors for _cell, errors in measured)
 
 
-def _compile(share: Share, compile_too: bool) -> None:
-    """Compile what cells of a share call. It is the same for all values."""
-    measure(share, VALUES[:1], compile_too, 0)
+def _compile(shares: Iterable[Share], compile_too: bool) -> None:
+    """Compile what the cells of these shares call, once each. It is the same for all values."""
+    every = dict.fromkeys(itertools.chain(*shares))
+    measure([*every], VALUES[:1], compile_too, 0)
 
 
 def joined(measured: Iterable[Cell]) -> list[Cell]:

@@ -10,7 +10,8 @@ import gc
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Self
 
@@ -47,6 +48,17 @@ class Task(NamedTuple):
     references: bool
 
 
+@contextmanager
+def without_compile_pools() -> Iterator[None]:
+    """Processes that are started in this context run torch.compile without a pool of processes each."""
+    threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    try:
+        yield
+    finally:
+        if threads == "1":
+            del os.environ["TORCHINDUCTOR_COMPILE_THREADS"]
+
+
 class Workers:
     """Processes that compile and measure cases.
 
@@ -66,12 +78,9 @@ class Workers:
         self._owners: dict[tuple[str, str], Connection] = {}
 
     def __enter__(self) -> Self:
-        # Otherwise torch.compile starts a pool of processes in each process.
-        threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-        for _ in range(self._count):
-            self._start()
-        if threads == "1":
-            del os.environ["TORCHINDUCTOR_COMPILE_THREADS"]
+        with without_compile_pools():
+            for _ in range(self._count):
+                self._start()
         return self
 
     def __exit__(self, *_: object) -> None:

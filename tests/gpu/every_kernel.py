@@ -38,9 +38,9 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (plan, "MANY_MEMBERS", 6000),
     (rule, "SCANNED_PAIRS", 1 << 22),
     (rule, "REVERSED_MAX_M", 7000),
-    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, filtered=((6000, 16),))),
+    (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, unfiltered=5999)),
     (rule, "WIDE", rule.WIDE._replace(reversed=FEWER)),
-    (rule, "FLOAT64", rule.FLOAT64._replace(reversed=FEWER, filtered=((6000, 16),))),
+    (rule, "FLOAT64", rule.FLOAT64._replace(reversed=FEWER, unfiltered=5999)),
 )
 
 

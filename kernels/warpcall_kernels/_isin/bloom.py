@@ -13,7 +13,6 @@ from warpcall_kernels._isin.hash_set import (
     HITS,
     OVERFLOW,
     TABLE,
-    are_crowded,
     contains,
     insert,
     key_range,
@@ -22,6 +21,7 @@ from warpcall_kernels._isin.hash_set import (
     looks_first,
     mix,
     set_bits,
+    words_contend,
 )
 from warpcall_kernels._isin.kernels import whole_range
 
@@ -223,7 +223,7 @@ def _add_block(
     """Set the bits of a block of test elements in the bitmap."""
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
     looks = looks_first(test_ptr, start, n, key, valid, "equal", COMMON, KEY)
-    set_bits(ws_ptr, key - low, valid, looks | are_crowded(span, n), KEY)
+    set_bits(ws_ptr, key - low, valid, looks | words_contend(span, n), KEY)
 
 
 @triton.jit

@@ -133,10 +133,11 @@ def looks_first(
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
 ) -> tl.tensor:
-    """Whether the keys of the block from `start` on are looked for before their atomics.
+    """Whether the slot or word of each key is read before the atomic, for the block from `start` on.
 
-    LOOK is "always", "never", or "equal": if a key equals the next one or the first of the block. If few
-    values make up all keys, that is so for most blocks, and their atomics would contend.
+    LOOK is "always", "never" or "equal". With "equal" it depends on whether a key equals the next one or
+    the first one of the block. This is so in most blocks if all keys together have few values. Their atomics
+    would contend without the read, which finds most keys in the set already.
     """
     looks = LOOK == "always"
     if LOOK == "equal":
@@ -149,8 +150,8 @@ def looks_first(
 
 
 @triton.jit
-def are_crowded(span: tl.tensor, n: tl.tensor) -> tl.tensor:
-    """Whether so many keys share a word of the bitmap that their atomics would contend."""
+def words_contend(span: tl.tensor, n: tl.tensor) -> tl.tensor:
+    """Whether a bitmap of `span` + 1 bits has no more bits than n keys, whose atomics then contend."""
     return span.to(tl.uint64) < n
 
 
@@ -341,7 +342,7 @@ def add_keys(
     valid: tl.tensor,
     low: tl.tensor,
     dense: tl.tensor,
-    crowded: tl.tensor,
+    contended: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
@@ -355,7 +356,7 @@ def add_keys(
     """Make keys members of a bitmap ("bits"), a hash set ("hash"), or what their range asks for
     ("either").
 
-    For "either", `low` and `dense` are those of `key_range`, and `crowded` is what `are_crowded` says.
+    For "either", `low` and `dense` are those of `key_range`, and `contended` is that of `words_contend`.
     `looks` is as for `insert`.
     """
     words = filter_words(ws_ptr, slots)
@@ -367,7 +368,7 @@ def add_keys(
             *(FILTER, BUCKET, KEY),
         )
     elif dense:
-        set_bits(ws_ptr, key - low, valid, looks | crowded, KEY)
+        set_bits(ws_ptr, key - low, valid, looks | contended, KEY)
     else:
         insert(
             *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift, looks),

@@ -18,7 +18,6 @@ from warpcall_kernels._isin.hash_set import (
     HIGH,
     LOW_INVERTED,
     add_keys,
-    are_crowded,
     contains,
     filter_words,
     has_bits,
@@ -28,6 +27,7 @@ from warpcall_kernels._isin.hash_set import (
     looks_first,
     span_of,
     store_block,
+    words_contend,
 )
 
 
@@ -210,13 +210,13 @@ def build_kernel(
     looks = looks_first(test_ptr, start, n, key, valid, LOOK, COMMON, KEY)
     if PDL:
         gdc_wait()
-    low, dense, crowded = 0, False, False
+    low, dense, contended = 0, False, False
     if SET == "either":
         ranges = low_inverted, high
         low, span, dense = found_range(ws_ptr, *ranges, words, slots, KEY, RANGED, PROGRAMS)
-        crowded = are_crowded(span, n)
+        contended = words_contend(span, n)
     add_keys(
-        *(ws_ptr, key, valid, low, dense, crowded, slots, factor, shift, filter_shift, looks),
+        *(ws_ptr, key, valid, low, dense, contended, slots, factor, shift, filter_shift, looks),
         *(SET, FILTER, BUCKET, KEY),
     )
 

@@ -283,13 +283,17 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
         most = max(most, min(2 * table.slots, DOUBLED_BYTES // table.itemsize))
     table = _with_room(table, wanted, most)
     shared = _shared(table, common)
-    overlapped = _overlapped(table, n)
+    in_bits = table.kind is Kind.BITMAP
+    built = BUILT_IN_BITS if in_bits else BUILT
+    looked_up = LOOKED_UP_IN_BITS if in_bits else LOOKED_UP
+    overlapping = OVERLAPPING_IN_BITS if in_bits else OVERLAPPING
+    waiting = _waiting()
+    overlapped = {**waiting, "EARLY": waiting["PDL"] and n <= overlapping}
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     ranged = _ranged(table, n)
-    shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _built(table, n)
+    shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(built, n)
     build: dict[str, Any] = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
-    shapes = LOOKED_UP_IN_BITS if table.kind is Kind.BITMAP else LOOKED_UP
-    probe = {**shared, **_shape(shapes, m), "m": m, "INVERT": invert}
+    probe = {**shared, **_shape(looked_up, m), "m": m, "INVERT": invert}
     programs = _preparing(n)
     zero = _prepare(
         table, common, table.words, n, words[1], programs, ranged=ranged, early=shared["EARLY"]
@@ -315,21 +319,9 @@ def _waiting() -> dict[str, bool]:
     return {"PDL": True, "launch_pdl": True} if overlaps_launches() else {"PDL": False}
 
 
-def _overlapped(table: Table, n: int) -> dict[str, bool]:
-    """The same for n test elements of LARGE, whose launches ask for the next one if n is not too large."""
-    waiting = _waiting()
-    most = OVERLAPPING_IN_BITS if table.kind is Kind.BITMAP else OVERLAPPING
-    return {**waiting, "EARLY": waiting["PDL"] and n <= most}
-
-
 def _ranged(table: Table, n: int) -> int:
     """The room for n members whose range each program that builds finds itself; 0 for more members."""
     return triton.next_power_of_2(n) if table.kind is Kind.EITHER and n <= RANGED_N else 0
-
-
-def _built(table: Table, n: int) -> dict[str, int]:
-    """How many of n test elements a program that builds has, and its warps."""
-    return _shape(BUILT_IN_BITS if table.kind is Kind.BITMAP else BUILT, n)
 
 
 def _shape(shapes: tuple[tuple[int, ...], ...], size: int) -> dict[str, int]:
@@ -339,7 +331,7 @@ def _shape(shapes: tuple[tuple[int, ...], ...], size: int) -> dict[str, int]:
 
 
 def _look(common: Any, n: int) -> str:
-    """Whether n members are looked for before their atomics: LOOK of `looks_first`."""
+    """LOOK of `looks_first` for n members."""
     if common.primitive_bitwidth <= 16:
         return "always"  # there are few values
     return "equal" if n > UNREAD else "never"

@@ -16,13 +16,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.bloom import add_to_bloom, are_kept, keep_passing
 from warpcall_kernels._isin.hash_set import (
-    are_crowded,
     has_bits,
     key_range,
     load_keys,
     looks_first,
     set_bits,
     store_block,
+    words_contend,
 )
 from warpcall_kernels._isin.kernels import found_range, range_of
 
@@ -69,7 +69,7 @@ def add_elements_kernel(
         low, span, dense = found_range(ws_ptr, *ranges, words, slots, KEY, RANGED, PROGRAMS)
     if dense:
         if TWO_BITMAPS:
-            set_bits(ws_ptr, key - low, valid, looks | are_crowded(span, n), KEY)
+            set_bits(ws_ptr, key - low, valid, looks | words_contend(span, n), KEY)
     else:
         if ONE_BITMAP:
             key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
@@ -114,7 +114,7 @@ def keep_kernel(
             set_bits(ws_ptr + second, key - low, kept, True, KEY)
         else:
             looks = looks_first(test_ptr, start, n, key, inside, "equal", COMMON, KEY)
-            set_bits(ws_ptr, key - low, inside, looks | are_crowded(span, n), KEY)
+            set_bits(ws_ptr, key - low, inside, looks | words_contend(span, n), KEY)
     else:
         keep_passing(
             *(ws_ptr, key, valid, second, second_words, slots, factor, shift, True), *(BUCKET, KEY)

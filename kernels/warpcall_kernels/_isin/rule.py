@@ -59,15 +59,15 @@ class Rule(NamedTuple):
         searched: test elements up to which SEARCH is taken, and its least and most elements, if none
             of COMPARE, REVERSED and FILTERED is taken. One entry is enough.
         small: the same for SMALL, if SEARCH is not taken.
-        filtered: test elements from which on FILTERED is taken, for more than REVERSED_MAX_M elements, and
-            how many of these there are at most for each test element. One entry is enough.
+        unfiltered: test elements up to which FILTERED is not taken. It is taken for more of them, and more
+            than REVERSED_MAX_M elements, if `_can_filter` allows it.
     """
 
     compared: tuple[tuple[int, int], ...]
     reversed: tuple[tuple[int, int], ...]
     searched: tuple[tuple[int, int, int], ...]
     small: tuple[tuple[int, int, int], ...]
-    filtered: tuple[tuple[int, int], ...]
+    unfiltered: int
 
 
 # Integers of 32 bits. Times of sparse and of dense values, and where there is a third, if all are found:
@@ -95,7 +95,7 @@ NARROW = Rule(
     reversed=((1 << 14, 8), (1 << 18, 2)),
     searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18)),
     small=((1 << 10, 0, 1 << 22),),
-    filtered=(((1 << 21) + 1, 16),),
+    unfiltered=1 << 21,
 )
 # Integers of 64 bits. The same times:
 # 2^16 in 2^7 on an H200: COMPARE 5.6 and 5.4 us, SEARCH 5.8 and 4.7.
@@ -117,7 +117,7 @@ WIDE = NARROW._replace(
     reversed=((1 << 14, 4), (1 << 18, 1)),
     searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
     small=((1 << 6, 0, EVERY), (1 << 10, 0, 1 << 20)),
-    filtered=(((1 << 20) + 1, 16),),
+    unfiltered=1 << 20,
 )
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
 #
@@ -129,7 +129,7 @@ FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
     reversed=((1 << 16, 4), (1 << 18, 2)),
     small=((1 << 10, 0, 1 << 21),),
-    filtered=(),
+    unfiltered=EVERY,
 )
 # Floats of 64 bits:
 # 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;
@@ -167,8 +167,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
     fewer = any(n >= least and n >= ratio * m for least, ratio in rule.reversed)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
-    many = any(n >= least and m <= ratio * n for least, ratio in rule.filtered)
-    if many and m > REVERSED_MAX_M and _can_filter(common, m, n):
+    if n > rule.unfiltered and m > REVERSED_MAX_M and _can_filter(common, m, n):
         return Variant.FILTERED
     if _is_within(rule.searched, m, n):
         return Variant.SEARCH

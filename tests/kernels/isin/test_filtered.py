@@ -246,7 +246,7 @@ def test_isin_takes_it_for_many_of_both(
 ) -> None:
     monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)  # SCAN would take calls of this size
     monkeypatch.setattr(rule, "REVERSED_MAX_M", 699)
-    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(filtered=((4000, 16),)))
+    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(unfiltered=3999))
     plan.plan.cache_clear()
     values = _spread(9000, torch.int32, device)
     test, x = values[::2].contiguous(), values[:700]

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.hash_set import are_crowded, load_keys, looks_first
+from warpcall_kernels._isin.hash_set import load_keys, looks_first, words_contend
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
@@ -187,7 +187,7 @@ def test_few_test_elements_have_room_in_the_table_of_large(
 
 
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
-def test_members_are_asked_whether_they_are_equal_if_they_are_many(variant: Variant) -> None:
+def test_only_many_members_are_compared_before_their_atomics(variant: Variant) -> None:
     looks = []
     for members in (1 << 18, (1 << 18) + 1):
         m, n = (9, members) if variant is Variant.LARGE else (members, 1 << 20)
@@ -214,7 +214,7 @@ def looks_kernel(
 
 
 @pytest.mark.parametrize("look", ["always", "equal", "never"])
-def test_keys_are_looked_for_first_if_some_of_a_block_are_equal(look: str, device: str) -> None:
+def test_slots_are_read_first_if_some_keys_of_a_block_are_equal(look: str, device: str) -> None:
     test = torch.arange(70, dtype=torch.int32)
     test[5] = test[4]  # block 0: two neighbours
     test[30] = test[16]  # block 1: the first and another
@@ -229,20 +229,20 @@ def test_keys_are_looked_for_first_if_some_of_a_block_are_equal(look: str, devic
 
 
 @triton.jit
-def crowded_kernel(spans_ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor) -> None:
+def contend_kernel(spans_ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor) -> None:
     at = tl.program_id(0)
-    tl.store(out_ptr + at, are_crowded(tl.load(spans_ptr + at), n))
+    tl.store(out_ptr + at, words_contend(tl.load(spans_ptr + at), n))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint32, torch.uint64])
 @pytest.mark.parametrize("n", [1, 1000])
-def test_keys_are_crowded_if_there_are_more_than_values(
+def test_atomics_contend_if_a_bitmap_has_no_more_bits_than_keys(
     dtype: torch.dtype, n: int, device: str
 ) -> None:
     spans = torch.tensor([0, n - 1, n, (1 << 32) - 1], dtype=dtype, device=device)
     out = torch.zeros(4, dtype=torch.int32, device=device)
 
-    crowded_kernel[(4,)](spans, out, n)
+    contend_kernel[(4,)](spans, out, n)
 
     assert out.tolist() == [1, 1, 0, 0]
 
