@@ -26,7 +26,7 @@ from warpcall_kernels.measuring._check import draw
 from warpcall_kernels.op.cases import Case
 
 LARGEST_BYTES = 2 << 30  # of a case that is compiled ahead: so many processes share the GPU
-MOST_KEPT_BYTES = 1 << 30  # of tensors of a case, beyond which reference cycles are looked for
+MOST_KEPT_BYTES = 1 << 30  # of a case, beyond which reference cycles are looked for
 LAST_SECONDS = 20.0  # for compilations that began before the end
 MORE_S = 10.0  # in which a process ends by itself
 ENDED = (EOFError, OSError)  # errors of a connection to a process that has ended
@@ -203,14 +203,15 @@ def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> 
 def _release(device: str) -> None:
     """Leave the memory of the case before to other processes.
 
-    An error keeps the tensors of its frames alive until Python collects reference cycles. That takes long, so
-    it is only done if much memory is left.
+    An error keeps the tensors of its frames alive, and a CUDA graph the memory that it was captured with, until
+    Python collects reference cycles. That takes long, so it is only done if much memory is left.
     """
     if device == "cpu":
         return
-    if torch.cuda.memory_allocated() > MOST_KEPT_BYTES:
-        gc.collect()
     torch.cuda.empty_cache()
+    if torch.cuda.memory_reserved() > MOST_KEPT_BYTES:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _compile(task: Task, kept: Kept, device: str) -> bool:

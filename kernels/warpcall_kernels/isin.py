@@ -284,21 +284,16 @@ TUNING = (
         ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
-        "_isin.plan",
-        ("LEAST_OF_MANY", "L1_SLOTS", "SLOTS_OF_MANY"),
-        [
-            (1 << 14, 1 << 15, 8),
-            (1 << 14, 1 << 15, 4),
-            (1 << 14, 1 << 15, 16),
-            (1 << 13, 1 << 14, 8),
-        ],
-        ("M=16777216 N=256 i64 sparse",),
+        "_isin.few_plan",
+        ("SLOTS_OF_TEST", "OF_MORE"),
+        [(16, 8), (16, 4), (8, 8), (32, 8)],
+        ("M=16777216 N=256 i32 sparse", "M=1048576 N=1024 i32 sparse", "M=1048576 N=1024 i64"),
     ),
     TunedConstants(
-        "_isin.small_plan",
-        ("TREE_BLOCK", "TREE_WARPS", "TREE_WARPS_OF_MANY"),
-        [(1024, 8, 4), (1024, 8, 8), (2048, 8, 8), (512, 4, 2)],
-        ("M=16777216 N=256 i32 sparse", "M=1048576 N=1024 i32 sparse", "M=1048576 N=1024 i64"),
+        "_isin.few_plan",
+        ("MANY_BYTES", "WARPS_OF_MANY"),
+        [(32, 32), (16, 32), (64, 32), (32, 64)],
+        ("M=16777216 N=256 i64 sparse",),
     ),
 )
 
@@ -328,8 +323,8 @@ OP = Op(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (13.5 times if they are more than "
         f"{NARROW.unfiltered:,} integers of 32 bits, or {WIDE.unfiltered:,} values of 64 bits), or "
-        "up to 32 times if this is at most 4 MiB, or 16.5 times if this is at most 8 MiB, or 131,072 bytes "
-        "for more than 2,097,152 elements; or 10 times the elements, or up to 4 MiB, if these become the set: "
+        "up to 32 times if this is at most 4 MiB, or 16.5 times if this is at most 8 MiB; "
+        "or 10 times the elements, or up to 4 MiB, if these become the set: "
         "if there are at least 16,384 test elements and 4 to 8 times as many as elements, or at least "
         "262,144 and 1 to 2 times as many, by the dtype; and 5 KB at most"
     ),

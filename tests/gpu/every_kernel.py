@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 
 from warpcall_kernels import ops
-from warpcall_kernels._isin import plan, rule
+from warpcall_kernels._isin import few_plan, plan, rule
 from warpcall_kernels._softmax import constants as softmax_constants
 from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
@@ -33,6 +33,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "STAGED_MIN_TILES", 1),
     (constants, "STAGED_FAR_BYTES", 0),
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
+    (few_plan, "FEW_HELD", 1000),
     (plan, "LOOKED_UP", ((1 << 62, 256, 4, 2),)),
     (plan, "FUSED_N", 6000),
     (plan, "MANY_MEMBERS", 6000),
@@ -81,9 +82,9 @@ def further() -> Iterator[tuple[str, Case]]:
         yield "isin", Case("ranges combined", {"elements": fewer, "test_elements": most}, {})
         for values in ("integers", "normal"):
             elements, some = (Sample((n,), dtype, values, 0, 700) for n in (40_000, 200))
-            yield "isin", Case("searched", {"elements": elements, "test_elements": some}, {})
+            yield "isin", Case("in declared memory", {"elements": elements, "test_elements": some}, {})
             elements, some = (Sample((n,), dtype, values, 0, 9000) for n in (1300, 3900))
-            yield "isin", Case("range of few", {"elements": elements, "test_elements": some}, {})
+            yield "isin", Case("in reserved memory", {"elements": elements, "test_elements": some}, {})
             elements, some = (Sample((n,), dtype, values, 0, 900) for n in (300, 250))
             yield "isin", Case("split", {"elements": elements, "test_elements": some}, {})
     for dtype in (torch.uint8, torch.float16):

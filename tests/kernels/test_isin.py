@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import triton.language as tl
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.kernels.isin.forced import by_comparison
+from tests.kernels.isin.forced import by_comparison, leave_out_shared
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule
 from warpcall_kernels._isin.plan import DTYPES, launches
-from warpcall_kernels._isin.rule import SMALL_N, Variant
-from warpcall_kernels._isin.table import SetPlan, Table
+from warpcall_kernels._isin.rule import Variant
+from warpcall_kernels._isin.table import SetPlan, Table, factor_of
 from warpcall_kernels.isin import isin, isin_reference, run_plan
 
 quiet = settings(
@@ -27,10 +28,11 @@ NAN = float("nan")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _without_scan() -> Iterator[None]:
-    """The rule as it is for more elements: without SCAN, which would take all calls of this file."""
+def _without_scan_and_shared() -> Iterator[None]:
+    """The rule as it is for more of both: without SCAN and SHARED, which would take all calls of this file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule, "SCANNED_PAIRS", 0)
+        leave_out_shared(patch)
         module.plan.cache_clear()
         yield
     module.plan.cache_clear()
@@ -135,7 +137,7 @@ def test_integers_become_bf16_by_way_of_fp32_as_in_torch(device: str) -> None:
 def _keys_of_one_bucket(count: int, table: Table, bits: int) -> list[int]:
     """Keys that the hash sends to the last bucket of the table: it is a bijection, here undone."""
     width, half = 1 << bits, bits // 2
-    factor = module._FACTOR_32 if bits == 32 else module._FACTOR_64
+    factor = factor_of(tl.uint32 if bits == 32 else tl.uint64)
     spread = 0x85EBCA6B if bits == 32 else 0x9E3779B97F4A7C15
     bucket = table.slots // table.bucket - 1
     keys = []
@@ -237,7 +239,7 @@ def test_any_members(
 @given(n=st.integers(1, 1 << 33), dtype=st.sampled_from(list(DTYPES)))
 @example(n=1 << 31, dtype=torch.int64)  # as many buckets as the hash has values
 @example(n=1 << 33, dtype=torch.int64)
-@example(n=SMALL_N + 1, dtype=torch.float64)
+@example(n=(1 << 12) + 1, dtype=torch.float64)
 @example(n=(1 << 25) - 1, dtype=torch.float32)
 @quiet
 def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(

@@ -119,10 +119,9 @@ class AsyncOps(ABC):
         Limits: many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2
         bytes; for others 8.5 times the test elements (13.5 times if they are more than 2,097,152
         integers of 32 bits, or 1,048,576 values of 64 bits), or up to 32 times if this is at most 4
-        MiB, or 16.5 times if this is at most 8 MiB, or 131,072 bytes for more than 2,097,152
-        elements; or 10 times the elements, or up to 4 MiB, if these become the set: if there are at
-        least 16,384 test elements and 4 to 8 times as many as elements, or at least 262,144 and 1
-        to 2 times as many, by the dtype; and 5 KB at most.
+        MiB, or 16.5 times if this is at most 8 MiB; or 10 times the elements, or up to 4 MiB, if
+        these become the set: if there are at least 16,384 test elements and 4 to 8 times as many as
+        elements, or at least 262,144 and 1 to 2 times as many, by the dtype; and 5 KB at most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,

@@ -1,4 +1,4 @@
-"""How COMPARE, SCAN and SEARCH of isin are launched: one launch, and no set in device memory."""
+"""How COMPARE, SCAN and SHARED of isin are launched: one launch, and no set in device memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import triton
 
 from warpcall_kernels._isin.few import compare_kernel
-from warpcall_kernels._isin.rule import EVERY, Variant, scanned_size
+from warpcall_kernels._isin.rule import EVERY, Variant, value_bytes
 from warpcall_kernels._isin.scan import scan_kernel
-from warpcall_kernels._isin.search import search_kernel
-from warpcall_kernels._isin.table import key_dtype
+from warpcall_kernels._isin.shared import array_of, shared_kernel
+from warpcall_kernels._isin.table import Kind, factor_of, key_dtype
 from warpcall_kernels.op.launch import Launch
 
 # Times are from an H100 unless a comment names an H200.
@@ -36,7 +36,7 @@ GROUPS, GROUPED = 4, 1 << 7
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
 # SCANNING is the number of programs, unless each would have more elements than SCANNED_ELEMENTS,
 # which has the bytes of a value as keys (2 for 1, too).
-SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
+SCANNING, SCANNED_ELEMENTS = 256, {4: 32, 8: 16}
 # More elements of 64 bits than these have half as many programs. 2^11 in 2^14: 8.5 us, 10.
 WIDE_SCANNED = 1 << 10
 # The most warps, and the most elements of a program times its warps, because registers are few.
@@ -51,35 +51,19 @@ TWICE_SCANNED = 1 << 12
 # 8.7 and 8.9.
 WIDE_TWICE_SCANNED = 1 << 9
 
-# SEARCH, by the bytes of a key: elements of a program, its warps, and the warps for each
-# multiprocessor in all. An entry begins with the least test elements and the most elements that it
-# is for. The first that fits is taken. With fewer elements for each warp, fewer wait for a search of
-# the tree. But each program makes a set, so there are only programs for so many warps, whose blocks of
-# elements interleave. Sparse int64 on an H200: 2^16 in 2^7: 5.8 us, 6.4 with 1024 elements and 4
-# warps; 2^20 in 2^8: 12.1, 14.7 with 4 warps; 2^22 in 2^7: 23.9, 26.1 with
-# the last entry. Dense int64: 2^26 in 2^4: 155, 166 with the entry before. Sparse int32: 2^17 in 2^9:
-# 6.9, 9.6 with 256 elements and 4 warps; 2^26 in 2^4: 122, 125 with 64 warps for each multiprocessor.
-SEARCHING = {
-    4: (
-        (512, 1 << 17, 1024, 8, 32),
-        (512, EVERY, 2048, 8, 32),
-        (0, EVERY, 1024, 4, 32),
-    ),
-    8: (
-        (512, 1 << 17, 1024, 8, 32),
-        (512, EVERY, 2048, 8, 32),
-        (128, 1 << 17, 512, 4, 32),
-        (128, 1 << 20, 1024, 8, 16),
-        (0, 1 << 16, 256, 4, 32),
-        (0, 1 << 17, 512, 4, 32),
-        (0, 1 << 22, 1024, 8, 32),
-        (0, EVERY, 1024, 4, 16),
-    ),
-}
-SEARCHED_WORDS = ((512, 64), (0, 32))  # least test elements; words of 32 bits of the bitmap
-# If programs of one block have more warps than this in all, each has at least two blocks. 2^20
-# sparse int32 in 2^8: 9.9 us, 11.4 with one.
-TWICE_SEARCHED = MULTIPROCESSORS * 16
+# SHARED
+# Slots for each test element if they have up to FEW_BYTES; otherwise OF_MORE for each, but up to MOST_BYTES.
+SLOTS_OF_TEST, FEW_BYTES, OF_MORE, MOST_BYTES = 16, 1 << 15, 8, 1 << 17
+# Test elements become a bitmap of so many bits if they fit into it, for more than SOME_HELD elements, or more than
+# FEW_HELD if they have fewer than OF_MORE slots each. With fewer elements, looking at their range takes longer than it saves.
+HELD_BITS, SOME_HELD, FEW_HELD = 1 << 16, 1 << 20, 1 << 16
+# Warps of a program: the first entry with at least as many test elements; and for more than SOME_HELD elements at
+# least LEAST_HOLDING.
+HOLDING, LEAST_HOLDING = ((1 << 8, 8), (1 << 9, 16), (EVERY, 32)), 16
+# Elements of a thread, and warps of all programs for each multiprocessor: the first entry with at least as many
+# elements. For more, a thread has MANY_BYTES of elements, up to MOST_OF_THREAD of them.
+OF_THREAD = ((1 << 16, 1, 64), (1 << 18, 2, 64), (1 << 20, 4, 32))
+MANY_BYTES, MOST_OF_THREAD, WARPS_OF_MANY = 32, 16, 32
 
 
 def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
@@ -109,7 +93,7 @@ def plan_scan(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     """The launch of SCAN. Arguments are as for `plan_compare`."""
     common, m, n = call["COMMON"], call["m"], call["n"]
     elements, loads, warps = scanning(common, m, n)
-    vector = SCANNED_BYTES // scanned_size(common)
+    vector = SCANNED_BYTES // value_bytes(common)
     chunks = triton.cdiv(n, 32 * warps * vector * loads)
     arguments = {
         **call,
@@ -127,7 +111,7 @@ def plan_scan(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
 
 def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
     """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
-    size = scanned_size(common)
+    size = value_bytes(common)
     most = SCANNING // 2 if size == 8 and m > WIDE_SCANNED else SCANNING
     elements = min(triton.next_power_of_2(triton.cdiv(m, most)), SCANNED_ELEMENTS[size])
     programs = triton.cdiv(m, elements)
@@ -143,25 +127,46 @@ def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
     return elements, loads, min(warps, most_warps)
 
 
-def plan_search(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
-    """The launch of SEARCH. Arguments are as for `plan_compare`."""
+def plan_shared(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
+    """The launch of SHARED. Arguments are as for `plan_compare`."""
     common, m, n = call["COMMON"], call["m"], call["n"]
-    size = key_dtype(common).primitive_bitwidth // 8
-    block, warps, each = next(
-        shape for least, most, *shape in SEARCHING[size] if n >= least and m <= most
-    )
-    bitmap = next(count for least, count in SEARCHED_WORDS if n >= least)
-    every = triton.cdiv(m, block)
-    blocks = triton.cdiv(every, MULTIPROCESSORS * each // warps)
-    blocks = max(blocks, 2 if every * warps > TWICE_SEARCHED else 1)
+    key = key_dtype(common)
+    size = key.primitive_bitwidth // 8
+    kind, bits, slots = shared_set(common, m, n)
+    warps = next(count for most, count in HOLDING if n <= most)
+    if m > SOME_HELD:
+        warps = max(warps, LEAST_HOLDING)
+    of_many = min(MOST_OF_THREAD, MANY_BYTES // (common.primitive_bitwidth // 8)), WARPS_OF_MANY
+    each, of_all = next((shape for most, *shape in OF_THREAD if m <= most), of_many)
+    block = 32 * warps * each
+    blocks = triton.cdiv(triton.cdiv(m, block), MULTIPROCESSORS * of_all // warps)
     arguments = {
         **call,
-        "KEY": key_dtype(common),
-        "LEVELS": max(1, (n - 1).bit_length()),
-        "WORDS": 0 if common.is_floating() else bitmap,
+        "factor": factor_of(key),
+        "blocks": blocks,
+        "SET": kind.value,
+        "KEY": key,
+        "BITMAP": array_of(bits // 8),
+        "ARRAY": array_of(slots * size),
+        "BITS": bits,
+        "SLOTS": slots,
+        "TESTS": triton.next_power_of_2(n),
         "BLOCK": block,
-        "BLOCKS": blocks,
         "num_warps": warps,
     }
     grid = (triton.cdiv(m, block * blocks),)
-    return Launch(search_kernel, grid, arguments, (*words, None), Variant.SEARCH)
+    return Launch(shared_kernel, grid, arguments, (*words, None), Variant.SHARED)
+
+
+def shared_set(common: Any, m: int, n: int) -> tuple[Kind, int, int]:
+    """What the set of SHARED is, the bits of its bitmap, and its slots."""
+    if common.primitive_bitwidth <= 16:
+        return Kind.BITMAP, 1 << common.primitive_bitwidth, 0
+    tests = triton.next_power_of_2(n)
+    size = key_dtype(common).primitive_bitwidth // 8
+    few, more = FEW_BYTES // size, min(OF_MORE * tests, MOST_BYTES // size)
+    slots = min(SLOTS_OF_TEST * tests, max(few, more))
+    looks = m > (SOME_HELD if slots >= OF_MORE * tests else FEW_HELD)
+    if common.is_floating() or not looks:
+        return Kind.HASH, 0, slots
+    return Kind.EITHER, HELD_BITS, slots

@@ -2,17 +2,15 @@
 
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
-| COMPARE | up to 4 test elements; up to 2^8 of fewer elements (`Rule`); up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers or shared memory | few_plan.py, few.py |
-| SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them, 2^23 of fp64 (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
-| SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | few_plan.py, search.py |
-| SMALL | up to 2^10 test elements of some elements (`Rule`), up to 2^12 of 1 or 2 bytes | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
+| COMPARE | up to 4 test elements; up to 2^8 of few elements (`Rule`); up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers or shared memory | few_plan.py, few.py |
+| SCAN | few elements in more test elements, at most 2^25 pairs of them, 2^23 of fp64 (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
+| SHARED | up to 2^14 test elements of 1 or 2 bytes, 2^12 of 4, 2^11 of 8 (`MOST_SHARED` in rule.py) | each program makes a set of them in shared memory, which takes one launch and nothing in device memory | few_plan.py, shared.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, a second one most test elements, and the other test elements become a hash set; as LARGE if a sample says that many elements would pass | filtered_plan.py, bloom.py, filtered.py |
 | REVERSED | some times as many test elements as elements, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
 
-The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a
-search tree in place of HASH, and chooses on the device between that and a bitmap in place of EITHER:
-see small_plan.py.
+The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. That of SHARED is a
+BITMAP or, in shared memory, a HASH, or EITHER: see `shared_set`.
 
 | set | taken when | why |
 | --- | --- | --- |
@@ -29,7 +27,6 @@ from __future__ import annotations
 
 import functools
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +37,7 @@ import triton.language as tl
 from warpcall_kernels._isin.few_plan import (
     plan_compare,
     plan_scan,
-    plan_search,
+    plan_shared,
 )
 from warpcall_kernels._isin.filtered_plan import plan_filtered
 from warpcall_kernels._isin.kernels import (
@@ -51,7 +48,6 @@ from warpcall_kernels._isin.kernels import (
 )
 from warpcall_kernels._isin.reversed import add_elements_kernel, collect_kernel, keep_kernel
 from warpcall_kernels._isin.rule import EVERY, Variant, choose
-from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
     BLOOM_WORD,
     RANGES,
@@ -59,6 +55,7 @@ from warpcall_kernels._isin.table import (
     Kind,
     SetPlan,
     Table,
+    factor_of,
     key_dtype,
     taken_by,
 )
@@ -130,11 +127,9 @@ SLOTS_OF_FEW = 16
 # The limit of a table of LARGE that has them, and of one that has 8 slots for each. On an H200, sparse and dense: 2^18
 # int32 in 2^18: 20.2 and 16.6 us, 21.5 and 15.8 with 4 slots; int64 in 2^17: 19.5 and 15.5, 20.7 and 14.8.
 FEW_BYTES, DOUBLED_BYTES = 4 << 20, 8 << 20
-# Slots of a table of LARGE in which more than MANY elements are looked up, so that it mostly stays in the L1: at
-# least LEAST_OF_MANY, as many as those above up to L1_SLOTS, and SLOTS_OF_MANY for each member, up to
-# MOST_OF_MANY with keys of 32 bits. On an H200, 2^24 sparse int32 in 2^12: 67 us with 2^15 slots, 81 with 2^16;
-# int64: 99 and 121; int64 in 2^8: 68 with 2^14, 83 with 2^12.
-MANY, LEAST_OF_MANY, L1_SLOTS, SLOTS_OF_MANY, MOST_OF_MANY = 1 << 21, 1 << 14, 1 << 15, 8, 1 << 16
+# Slots for each member of a table of LARGE in which more than MANY elements are looked up, so that it mostly stays in
+# the L1, and the most with keys of 32 bits. On an H200, 2^24 sparse int32 in 2^12: 67 us with 2^15 slots, 81 with 2^16.
+MANY, SLOTS_OF_MANY, MOST_OF_MANY = 1 << 21, 8, 1 << 16
 # The limit of a table of REVERSED that has them.
 FEW_SLOTS = 1 << 18
 # A table of REVERSED has at least one slot for each TESTS_A_SLOT of up to BITMAP_TESTS test
@@ -150,11 +145,6 @@ UNREAD = 1 << 18
 # Test elements from which on dense elements of REVERSED have a bitmap beside that of the test elements.
 # 2^12 dense int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.
 TWO_BITMAPS = 1 << 17
-
-# Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
-# that collide.
-_FACTOR_32 = 2 * secrets.randbits(30) + 1
-_FACTOR_64 = 2 * secrets.randbits(61) + (1 << 62) + 1
 
 DTYPES = {
     torch.bool: tl.uint8,
@@ -205,8 +195,8 @@ def launches(
     call = {"m": m, "n": n, "INVERT": invert, "COMMON": common}
     if variant is Variant.COMPARE:
         return plan_compare(call, words)
-    if variant is Variant.SEARCH:
-        return plan_search(call, words)
+    if variant is Variant.SHARED:
+        return plan_shared(call, words)
     if variant is Variant.SCAN:
         return plan_scan(call, words)
     if variant is Variant.FILTERED:
@@ -217,8 +207,6 @@ def launches(
         return plan_filtered(call, table, kept, shared, prepare, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m), common, m, n, invert, words)
-    if variant is Variant.SMALL:
-        return plan_small(call, Table.of(common, n), key_dtype(common), words)
     return _large(common, m, n, invert, words)
 
 
@@ -226,7 +214,7 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
     """The arguments that all kernels of a set take."""
     return {
         "slots": table.slots,
-        "factor": _FACTOR_64 if common.primitive_bitwidth == 64 else _FACTOR_32,
+        "factor": factor_of(key_dtype(common)),
         "shift": table.shift,
         "SET": table.kind.value,
         "BUCKET": table.bucket,
@@ -277,7 +265,7 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     table = Table.of(common, n)
     wanted, most = SLOTS_OF_FEW * n, FEW_BYTES // table.itemsize
     if m > MANY:
-        wanted = max(LEAST_OF_MANY, min(wanted, L1_SLOTS), SLOTS_OF_MANY * n)
+        wanted = SLOTS_OF_MANY * n
         most = MOST_OF_MANY if table.itemsize == 4 else most
     else:
         most = max(most, min(2 * table.slots, DOUBLED_BYTES // table.itemsize))

@@ -14,29 +14,35 @@ from typing import Any, NamedTuple
 # Times are from an H100 unless a comment names an H200.
 
 EVERY = 1 << 62  # more elements than a tensor can have
-SMALL_N = 1 << 12  # test elements up to which one program can build the set
 # Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash
 # set.
 FULL_BITMAP_N = 1 << 25
 
 # Sizes for which `variants` has a variant at all. Outside of them it is slower by far.
-# Most test elements of COMPARE and SEARCH.
-MOST_COMPARED, MOST_SEARCHED = 1 << 8, 1 << 10
+MOST_COMPARED = 1 << 8  # test elements of COMPARE
+# Test elements of SHARED, by the bytes of a value (2 for 1, too).
+MOST_SHARED = {2: 1 << 15, 4: 1 << 13, 8: 1 << 12}
 # Least test elements of SCAN, most elements, and most pairs of an element and a test element.
 LEAST_SCANNED, MOST_SCANNED, MOST_PAIRS = 1 << 5, 1 << 16, 1 << 27
-# LARGE has at least so many test elements or elements.
-LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 22
+LEAST_LARGE = 1 << 10  # test elements of LARGE
 
-SHORT_COMPARED = 32  # test elements of 1 or 2 bytes up to which COMPARE is taken
+# Types of 1 or 2 bytes: test elements and elements up to which COMPARE is taken. 2^24 int16 in 2^2 on an H200: 23.1 us,
+# SHARED 18.9; 2^20: 6.2 and 6.3; 2^20 in 2^4: 7.7 and 6.1.
+SHORT_COMPARED, SHORT_ELEMENTS = 1 << 2, 1 << 22
 # SCAN: test elements and elements up to which it is taken, by the bytes of a value (2 for 1, too),
 # and the most pairs of an element and a test element. The first entry with enough test elements
 # decides. 2^12 sparse int64 in 2^12: 6.7 us, LARGE 9.5; sparse and dense int32, 2^12 in 2^14: 10.1
 # and 10.3 us, LARGE 10.1 and 8.3; int64, 2^14 in 2^11 on an H200: 8.9 and 8.8, LARGE 9.9 and 7.9. Integers of
 # 64 bits take longer if they are found: the same took 16.2, LARGE 9.3.
 SCANNED = {
-    2: ((SHORT_COMPARED, 0), (1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
-    4: ((1 << 8, 0), (1 << 15, 1 << 15), ((1 << 16) - 1, 1 << 8)),
-    8: ((1 << 8, 0), (1 << 10, 1 << 14), (1 << 14, 1 << 13)),
+    4: (
+        (1 << 8, 0),
+        (1 << 9, 1 << 11),
+        (1 << 12, 1 << 12),
+        (1 << 15, 1 << 15),
+        ((1 << 16) - 1, 1 << 8),
+    ),
+    8: ((1 << 9, 0), (1 << 12, 1 << 12), (1 << 14, 1 << 13)),
 }
 # Floats of 64 bits are compared by both words. 2^14 in 2^11 on an H200: 13.0 us, LARGE 8.3; 2^12 in
 # 2^11: 7.0, LARGE 8.4.
@@ -54,19 +60,17 @@ class Rule(NamedTuple):
     Args:
         compared: test elements and elements up to which COMPARE is taken. The first entry with
             enough test elements decides.
+        shared: test elements up to which SHARED is taken, and its least elements, if COMPARE is not. The first entry
+            with enough test elements decides.
         reversed: test elements from which on REVERSED is taken, and how many of them there are at
             least for each element. One entry is enough.
-        searched: test elements up to which SEARCH is taken, and its least and most elements, if none
-            of COMPARE, REVERSED and FILTERED is taken. One entry is enough.
-        small: the same for SMALL, if SEARCH is not taken.
         unfiltered: test elements up to which FILTERED is not taken. It is taken for more of them, and more
             than REVERSED_MAX_M elements, if `_can_filter` allows it.
     """
 
     compared: tuple[tuple[int, int], ...]
+    shared: tuple[tuple[int, int], ...]
     reversed: tuple[tuple[int, int], ...]
-    searched: tuple[tuple[int, int, int], ...]
-    small: tuple[tuple[int, int, int], ...]
     unfiltered: int
 
 
@@ -87,14 +91,13 @@ class Rule(NamedTuple):
 NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
-        (1 << 4, 1 << 17),
-        (1 << 6, 1 << 15),
-        (1 << 7, 1 << 16),
-        (1 << 8, 1 << 15),
+        (1 << 4, 1 << 20),
+        (1 << 6, 1 << 16),
+        (1 << 7, 1 << 14),
+        (1 << 8, 1 << 12),
     ),
+    shared=((1 << 12, 0), (1 << 13, 1 << 17)),
     reversed=((1 << 14, 8), (1 << 18, 2)),
-    searched=((1 << 8, 0, EVERY), (1 << 9, 0, 1 << 18)),
-    small=((1 << 10, 0, 1 << 22),),
     unfiltered=1 << 21,
 )
 # Integers of 64 bits. The same times:
@@ -113,10 +116,9 @@ NARROW = Rule(
 # 2^22 in 2^20 on an H200: LARGE 88, 64 and 115 us, FILTERED 87, 68 and 142; 2^24: 188, 147 and 296, 205, 159 and 335.
 # 2^22 in 2^21 on an H200: FILTERED 106, 82 and 236 us, LARGE 170, 86 and 208.
 WIDE = NARROW._replace(
-    compared=((1 << 2, EVERY), (1 << 4, 1 << 17), (1 << 8, 1 << 15)),
+    compared=((1 << 2, EVERY), (1 << 4, 1 << 16), (1 << 7, 1 << 12)),
+    shared=((1 << 12, 0),),
     reversed=((1 << 14, 4), (1 << 18, 1)),
-    searched=((1 << 4, 0, EVERY), (1 << 5, 0, 1 << 24), (1 << 8, 0, 1 << 22), (1 << 9, 0, 1 << 18)),
-    small=((1 << 6, 0, EVERY), (1 << 10, 0, 1 << 20)),
     unfiltered=1 << 20,
 )
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
@@ -126,18 +128,17 @@ WIDE = NARROW._replace(
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
 # REVERSED: 2^18 in 2^19: 19.1 us, LARGE 26.8; if all are found, 25.5 and 25.8; 2^20 in 2^20: 42, 44, 52 and 42.
 FLOAT32 = NARROW._replace(
-    compared=((1 << 2, EVERY), (1 << 4, 1 << 19), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
+    compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 6, 1 << 16), (1 << 7, 1 << 14)),
+    shared=((1 << 12, 0), (1 << 13, 1 << 19)),
     reversed=((1 << 16, 4), (1 << 18, 2)),
-    small=((1 << 10, 0, 1 << 21),),
     unfiltered=EVERY,
 )
 # Floats of 64 bits:
 # 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;
 # 2^20 in 2^11: LARGE 16.5, SMALL 18.0. 2^20 in 2^20: REVERSED 49, LARGE 59; if all are found, 65 and 65.
 FLOAT64 = WIDE._replace(
-    compared=((1 << 4, EVERY), (1 << 7, 1 << 16), (1 << 8, 1 << 15)),
+    compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 7, 1 << 14)),
     reversed=((1 << 16, 4), (1 << 18, 1)),
-    searched=((1 << 6, 0, 1 << 22),),
 )
 
 
@@ -146,8 +147,7 @@ class Variant(StrEnum):
 
     COMPARE = "compare"
     SCAN = "scan"
-    SEARCH = "search"
-    SMALL = "small"
+    SHARED = "shared"
     LARGE = "large"
     REVERSED = "reversed"
     FILTERED = "filtered"
@@ -155,24 +155,22 @@ class Variant(StrEnum):
 
 def choose(common: Any, m: int, n: int) -> Variant:
     """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if common.primitive_bitwidth <= 16:
+        if n <= SHORT_COMPARED and m <= SHORT_ELEMENTS:
+            return Variant.COMPARE
+        return Variant.SHARED if n <= MOST_SHARED[2] else Variant.LARGE
     if _scans(common, m, n):
         return Variant.SCAN
-    if common.primitive_bitwidth <= 16:
-        if n <= SHORT_COMPARED:
-            return Variant.COMPARE
-        return Variant.SMALL if n <= SMALL_N else Variant.LARGE
     rule = _rule(common)
-    if n == 1 or m <= _most_elements(rule.compared, n):
+    if n == 1 or m <= _limit(rule.compared, n, 0):
         return Variant.COMPARE
+    if m >= _limit(rule.shared, n, EVERY):
+        return Variant.SHARED
     fewer = any(n >= least and n >= ratio * m for least, ratio in rule.reversed)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
     if n > rule.unfiltered and m > REVERSED_MAX_M and _can_filter(common, m, n):
         return Variant.FILTERED
-    if _is_within(rule.searched, m, n):
-        return Variant.SEARCH
-    if _is_within(rule.small, m, n):
-        return Variant.SMALL
     return Variant.LARGE
 
 
@@ -183,28 +181,23 @@ def _rule(common: Any) -> Rule:
     return WIDE if wide else NARROW
 
 
-def scanned_size(common: Any) -> int:
-    """The bytes of a value by which SCAN has its constants: 2 for a byte, too."""
+def value_bytes(common: Any) -> int:
+    """The bytes of a value by which SCAN and SHARED have their limits: 2 for a byte, too."""
     size: int = common.primitive_bitwidth // 8
     return max(2, size)
 
 
 def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
-    size = scanned_size(common)
+    size = value_bytes(common)
     by_both_words = size == 8 and common.is_floating()
     pairs = min(SCANNED_PAIRS, SCANNED_PAIRS_FLOAT64) if by_both_words else SCANNED_PAIRS
-    return m <= _most_elements(SCANNED[size], n) and m * n <= pairs
+    return m <= _limit(SCANNED[size], n, 0) and m * n <= pairs
 
 
-def _most_elements(pairs: tuple[tuple[int, int], ...], n: int) -> int:
-    """The elements of the first entry with at least n test elements, 0 if there is none."""
-    return next((elements for tests, elements in pairs if n <= tests), 0)
-
-
-def _is_within(limits: tuple[tuple[int, int, int], ...], m: int, n: int) -> bool:
-    """Whether one entry has enough test elements, and a range of elements in which m is."""
-    return any(n <= tests and least <= m <= most for tests, least, most in limits)
+def _limit(pairs: tuple[tuple[int, int], ...], n: int, otherwise: int) -> int:
+    """The elements of the first entry with at least n test elements, or `otherwise` if there is none."""
+    return next((elements for tests, elements in pairs if n <= tests), otherwise)
 
 
 def _can_filter(common: Any, m: int, n: int) -> bool:
@@ -217,13 +210,15 @@ def variants(common: Any, m: int, n: int) -> list[Variant]:
     """All variants that can do a call in some reasonable time; for measurements."""
     able = {
         Variant.COMPARE: n <= MOST_COMPARED,
-        Variant.SCAN: n >= LEAST_SCANNED and m <= MOST_SCANNED and m * n <= MOST_PAIRS,
-        Variant.SEARCH: 1 < n <= MOST_SEARCHED,
-        Variant.SMALL: n <= SMALL_N,
-        Variant.LARGE: n >= LEAST_LARGE or m >= MANY_LARGE,
+        Variant.SCAN: common.primitive_bitwidth > 16
+        and n >= LEAST_SCANNED
+        and m <= MOST_SCANNED
+        and m * n <= MOST_PAIRS,
+        Variant.SHARED: n <= MOST_SHARED[value_bytes(common)],
+        Variant.LARGE: n >= LEAST_LARGE,
         Variant.REVERSED: m <= n and common.primitive_bitwidth > 16 and m < FULL_BITMAP_N,
         Variant.FILTERED: common.primitive_bitwidth > 16
-        and n > SMALL_N
+        and n >= LEAST_LARGE
         and _can_filter(common, m, n),
     }
     return [variant for variant, can in able.items() if can]

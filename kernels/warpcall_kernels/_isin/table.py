@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -42,6 +43,10 @@ ELEMENTS_LISTED, LEAST_LISTED, MOST_LISTED, KEPT_SLOTS, SECOND_BYTES = 32, 32, 8
 LEAST_ROOM = 1024  # candidates that each part of the list has room for at least
 SEGMENTS = 128  # parts of the list, each with its own counter
 
+# Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
+# that collide.
+_FACTOR_32 = 2 * secrets.randbits(30) + 1
+_FACTOR_64 = 2 * secrets.randbits(61) + (1 << 62) + 1
 
 OPTIONS = {"num_warps", "launch_pdl"}  # arguments of every launch
 
@@ -57,6 +62,11 @@ class Kind(StrEnum):
 def key_dtype(common: Any) -> Any:
     """The Triton dtype of the keys of values of the Triton dtype `common`: see hash_set.py."""
     return tl.uint64 if common.primitive_bitwidth == 64 else tl.uint32
+
+
+def factor_of(key: Any) -> int:
+    """The multiplier of the hash of keys of this Triton dtype."""
+    return _FACTOR_64 if key.primitive_bitwidth == 64 else _FACTOR_32
 
 
 def kind_of(common: Any, n: int) -> Kind:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from warpcall_kernels._isin import rule
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
@@ -29,3 +31,10 @@ def planned(variant: Variant, x: Tensor, test: Tensor, *, invert: bool = False) 
 def by_variant(variant: Variant, x: Tensor, test: Tensor, *, invert: bool = False) -> Tensor:
     """The result of a variant."""
     return run_plan(planned(variant, x, test, invert=invert), x, test)
+
+
+def leave_out_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the rule take for a few test elements what it takes for many."""
+    monkeypatch.setattr(rule, "MOST_SHARED", dict.fromkeys(rule.MOST_SHARED, 0))
+    for name in ("NARROW", "WIDE", "FLOAT32", "FLOAT64"):
+        monkeypatch.setattr(rule, name, getattr(rule, name)._replace(shared=()))

