@@ -82,9 +82,15 @@ def further() -> Iterator[tuple[str, Case]]:
         yield "isin", Case("ranges combined", {"elements": fewer, "test_elements": most}, {})
         for values in ("integers", "normal"):
             elements, some = (Sample((n,), dtype, values, 0, 700) for n in (40_000, 200))
-            yield "isin", Case("in declared memory", {"elements": elements, "test_elements": some}, {})
+            yield (
+                "isin",
+                Case("in declared memory", {"elements": elements, "test_elements": some}, {}),
+            )
             elements, some = (Sample((n,), dtype, values, 0, 9000) for n in (1300, 3900))
-            yield "isin", Case("in reserved memory", {"elements": elements, "test_elements": some}, {})
+            yield (
+                "isin",
+                Case("in reserved memory", {"elements": elements, "test_elements": some}, {}),
+            )
             elements, some = (Sample((n,), dtype, values, 0, 900) for n in (300, 250))
             yield "isin", Case("split", {"elements": elements, "test_elements": some}, {})
     for dtype in (torch.uint8, torch.float16):

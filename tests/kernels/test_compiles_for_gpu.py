@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from warpcall_kernels import ops
+from warpcall_kernels._isin.shared import MOST_DECLARED
 
 ROOT = Path(__file__).parents[2]
 MAX_SECONDS = 500.0  # with an empty cache it takes some 90 on two cores, and 300 beside other tests
@@ -71,6 +73,26 @@ def test_nothing_spills_much(report: dict[str, Any]) -> None:
 
 def test_every_block_fits_into_shared_memory(report: dict[str, Any]) -> None:
     assert not [k for k in report["kernels"] if k["shared_bytes"] > MAX_SHARED_BYTES]
+
+
+def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(report: dict[str, Any]) -> None:
+    """It reserves the slots that the kernel does not declare, or what it finds a range with before."""
+    seen = set()
+    for kernel in report["kernels"]:
+        if kernel["kernel"] != "shared_kernel":
+            continue
+        constants = dict(
+            pair.split("=", 1) for pair in re.findall(r"[A-Z]+=\w+", kernel["constants"])
+        )
+        nbytes = int(constants["SLOTS"]) * (8 if constants["KEY"] == "uint64" else 4)
+        reserved = nbytes > MOST_DECLARED.value
+        seen.add((constants["SET"], reserved))
+        if reserved:
+            assert kernel["shared_bytes"] == nbytes
+        else:
+            assert kernel["shared_bytes"] <= (256 if constants["SET"] == "either" else 0)
+
+    assert {("bits", False), ("hash", False), ("hash", True), ("either", False)} <= seen
 
 
 @pytest.mark.parametrize("capability", [80, 89, 100])

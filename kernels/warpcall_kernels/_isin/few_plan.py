@@ -12,7 +12,7 @@ from warpcall_kernels._isin.rule import EVERY, Variant, value_bytes
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.shared import array_of, shared_kernel
 from warpcall_kernels._isin.table import Kind, factor_of, key_dtype
-from warpcall_kernels.op.launch import Launch
+from warpcall_kernels.op.launch import Launch, shared_bytes
 
 # Times are from an H100 unless a comment names an H200.
 MULTIPROCESSORS = 132
@@ -52,8 +52,9 @@ TWICE_SCANNED = 1 << 12
 WIDE_TWICE_SCANNED = 1 << 9
 
 # SHARED
-# Slots for each test element if they have up to FEW_BYTES; otherwise OF_MORE for each, but up to MOST_BYTES.
-SLOTS_OF_TEST, FEW_BYTES, OF_MORE, MOST_BYTES = 16, 1 << 15, 8, 1 << 17
+# Slots for each test element if they have up to FEW_BYTES; otherwise OF_MORE for each, but up to MOST_BYTES, or half as
+# many where a program has less than these and OTHER_BYTES.
+SLOTS_OF_TEST, FEW_BYTES, OF_MORE, MOST_BYTES, OTHER_BYTES = 16, 1 << 15, 8, 1 << 17, 1 << 14
 # Test elements become a bitmap of so many bits if they fit into it, for more than SOME_HELD elements, or more than
 # FEW_HELD if they have fewer than OF_MORE slots each. With fewer elements, looking at their range takes longer than it saves.
 HELD_BITS, SOME_HELD, FEW_HELD = 1 << 16, 1 << 20, 1 << 16
@@ -164,7 +165,8 @@ def shared_set(common: Any, m: int, n: int) -> tuple[Kind, int, int]:
         return Kind.BITMAP, 1 << common.primitive_bitwidth, 0
     tests = triton.next_power_of_2(n)
     size = key_dtype(common).primitive_bitwidth // 8
-    few, more = FEW_BYTES // size, min(OF_MORE * tests, MOST_BYTES // size)
+    most = MOST_BYTES if shared_bytes() >= MOST_BYTES + OTHER_BYTES else MOST_BYTES // 2
+    few, more = FEW_BYTES // size, min(OF_MORE * tests, most // size)
     slots = min(SLOTS_OF_TEST * tests, max(few, more))
     looks = m > (SOME_HELD if slots >= OF_MORE * tests else FEW_HELD)
     if common.is_floating() or not looks:

@@ -29,11 +29,11 @@ LEAST_LARGE = 1 << 10  # test elements of LARGE
 # Types of 1 or 2 bytes: test elements and elements up to which COMPARE is taken. 2^24 int16 in 2^2 on an H200: 23.1 us,
 # SHARED 18.9; 2^20: 6.2 and 6.3; 2^20 in 2^4: 7.7 and 6.1.
 SHORT_COMPARED, SHORT_ELEMENTS = 1 << 2, 1 << 22
-# SCAN: test elements and elements up to which it is taken, by the bytes of a value (2 for 1, too),
+# SCAN: test elements and elements up to which it is taken, by the bytes of a value,
 # and the most pairs of an element and a test element. The first entry with enough test elements
-# decides. 2^12 sparse int64 in 2^12: 6.7 us, LARGE 9.5; sparse and dense int32, 2^12 in 2^14: 10.1
-# and 10.3 us, LARGE 10.1 and 8.3; int64, 2^14 in 2^11 on an H200: 8.9 and 8.8, LARGE 9.9 and 7.9. Integers of
-# 64 bits take longer if they are found: the same took 16.2, LARGE 9.3.
+# decides. Sparse and dense int32, 2^12 in 2^14: 10.1 and 10.3 us, LARGE 10.1 and 8.3; 2^12 in 2^12 on an H200:
+# 6.3 and 6.3, SHARED 6.6 and 6.6; int64: 6.8 and 6.7, SHARED 7.8 and 7.9. Integers of
+# 64 bits take longer if they are found: the same took 10.7, SHARED 8.2.
 SCANNED = {
     4: (
         (1 << 8, 0),
@@ -75,12 +75,9 @@ class Rule(NamedTuple):
 
 
 # Integers of 32 bits. Times of sparse and of dense values, and where there is a third, if all are found:
-# 2^18 in 2^4 on an H200: SEARCH 5.0 and 4.5 us, COMPARE 5.0 and 5.0.
-# 2^16 in 2^6 on an H200: SEARCH 5.5 and 4.7 us, COMPARE 5.2 and 5.1; in 2^7: 5.8 and 4.8, COMPARE 5.2 and 5.2.
-# 2^14 in 2^8 on an H200: COMPARE 4.6 and 4.6 us, SCAN 4.8 and 4.8, SEARCH 5.5 and 4.5.
-# 2^16 in 2^11 on an H200: LARGE 9.6 and 7.6 us, SMALL 10.6 and 7.9; 2^20: 13.9, 10.1, 13.2 and 14.7, 9.5, 14.5.
-# 2^22 in 2^7: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
-# 2^24 in 2^9 on an H200: LARGE 56.7 and 29.7 us, SMALL 59.7 and 28.3; 2^22 in 2^10: 23.8, 13.7 and 23.1, 12.9.
+# 2^16 in 2^4 on an H200: COMPARE 4.8 and 4.9 us, SHARED 4.9 and 5.2; 2^20: 6.5, 6.4 and 6.6, 6.9.
+# 2^16 in 2^6 on an H200: COMPARE 5.2 and 5.2 us, SHARED 5.0 and 5.1; in 2^7: 5.6, 5.3 and 5.3, 5.1.
+# 2^16 in 2^13 on an H200: LARGE 9.7 and 8.7 us, SHARED 10.1 and 9.8; 2^18: 11.6, 9.1 and 11.0, 6.3.
 # 2^12 in 2^14 on an H200: LARGE 9.6, 8.4 and 10.4 us, REVERSED 9.8, 9.3 and 12.
 # 2^14 in 2^16 on an H200: LARGE 12.1, 10.7 and 12.6 us, REVERSED 11.8, 11.1 and 13.1.
 # 2^18 in 2^18 on an H200: LARGE 20.1, 16.6 and 20.6 us, REVERSED 19.7, 17.5 and 28.8; in 2^19: 27, 21 and 27, 22,
@@ -101,13 +98,8 @@ NARROW = Rule(
     unfiltered=1 << 21,
 )
 # Integers of 64 bits. The same times:
-# 2^16 in 2^7 on an H200: COMPARE 5.6 and 5.4 us, SEARCH 5.8 and 4.7.
-# 2^18 in 2^9 on an H200: SEARCH 9.7 and 6.6 us, SMALL 9.2 and 7.3.
-# 2^22 in 2^8 on an H200: SEARCH 27.6, 15.7 and 27.8 us, LARGE 26.6, 17.5 and 23.3.
-# 2^26 in 2^4 on an H200: SEARCH 165 and 154 us, SMALL 179 and 149; in 2^6: SMALL 228, 158 and 227, LARGE 234, 151
-# and 224; in 2^7: 252, 156 and 253, LARGE 226, 151 and 224.
-# 2^20 in 2^10 on an H200: SMALL 15.9, 9.4 and 15.9 us, LARGE 16.5, 10.7 and 15.3.
-# 2^19 in 2^11 on an H200: LARGE 13.4 and 9.6 us, SMALL 14.6 and 9.9.
+# 2^14 in 2^5 on an H200: COMPARE 4.6 and 4.7 us, SHARED 4.6 and 4.4; 2^12 in 2^6: 4.5, 4.6 and 4.8, 4.7.
+# 2^14 in 2^12 on an H200: SHARED 8.0 and 7.7 us, LARGE 10.2 and 8.2.
 # 2^10 in 2^15 on an H200: REVERSED 9.8, 9.8 and 12.0 us, LARGE 12.0, 10.8 and 11.6, SCAN 12.2, 12.2 and 21.4.
 # 2^16 in 2^16 on an H200: LARGE 15.0, 12.1 and 14.6 us, REVERSED 13.7, 13.3 and 18.4; in 2^18: 22.9, 16.2 and 24.6,
 # 15.3, 15.2 and 22.9.
@@ -124,7 +116,8 @@ WIDE = NARROW._replace(
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
 #
 # Floats of 32 bits:
-# 2^16 in 2^6: COMPARE 4.9 us, SEARCH 5.3; 2^19 in 2^4: 5.8 and 6.6; 2^16 in 2^11: LARGE 8.7, SMALL 9.2.
+# 2^22 in 2^4: COMPARE 13.2 us, SHARED 14.1; 2^16 in 2^6: 5.1 and 5.0; 2^14 in 2^13: LARGE 8.5, SHARED 10.3;
+# 2^20: 15.4 and 13.7.
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
 # REVERSED: 2^18 in 2^19: 19.1 us, LARGE 26.8; if all are found, 25.5 and 25.8; 2^20 in 2^20: 42, 44, 52 and 42.
 FLOAT32 = NARROW._replace(
@@ -134,8 +127,8 @@ FLOAT32 = NARROW._replace(
     unfiltered=EVERY,
 )
 # Floats of 64 bits:
-# 2^26 in 2^4: COMPARE 170 us, SEARCH 190; 2^16 in 2^7: 5.7 and 6.3; 2^18 in 2^9: SMALL 7.9, SEARCH 9.7;
-# 2^20 in 2^11: LARGE 16.5, SMALL 18.0. 2^20 in 2^20: REVERSED 49, LARGE 59; if all are found, 65 and 65.
+# 2^19 in 2^4: COMPARE 7.0 us, SHARED 7.9; 2^26: 170 and 160; 2^14 in 2^7: 4.6 and 5.0; 2^16: 5.8 and 5.2.
+# 2^20 in 2^20: REVERSED 49, LARGE 59; if all are found, 65 and 65.
 FLOAT64 = WIDE._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 7, 1 << 14)),
     reversed=((1 << 16, 4), (1 << 18, 1)),
@@ -182,7 +175,7 @@ def _rule(common: Any) -> Rule:
 
 
 def value_bytes(common: Any) -> int:
-    """The bytes of a value by which SCAN and SHARED have their limits: 2 for a byte, too."""
+    """The bytes of a value by which limits are given: 2 for a byte, too."""
     size: int = common.primitive_bitwidth // 8
     return max(2, size)
 

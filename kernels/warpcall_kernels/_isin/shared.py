@@ -4,7 +4,7 @@
   test element if these lie close together.
 - A *hash set* has slots for a key each. An empty one holds the key of the first test element, which is therefore in
   the set from the beginning. A key is inserted into the first empty one of its slots, which follow each other
-  in a step that depends on the key. At least three of four slots stay empty, so each search ends.
+  in a step that depends on the key. At least half of the slots stay empty, so each search ends.
 
 Triton has no accesses to computed addresses in shared memory, so these are PTX. Each thread searches for itself
 there, and waits for no other warp. Triton's interpreter, which has no PTX, compares each value with all test

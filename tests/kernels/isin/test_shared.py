@@ -20,7 +20,7 @@ from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import MOST_SHARED, Variant, value_bytes
 from warpcall_kernels._isin.shared import MOST_DECLARED
 from warpcall_kernels._isin.table import Kind
-from warpcall_kernels.op.launch import Launch
+from warpcall_kernels.op.launch import LEAST_SHARED_BYTES, SHARED_BYTES, Launch, shared_bytes
 
 WHOLE = [torch.int32, torch.int64]
 FLOATS = [torch.float32, torch.float64]
@@ -30,7 +30,6 @@ DECLARED = (
     48 << 10
 )  # bytes of shared memory that a kernel may declare, with what Triton needs for itself
 RESERVED = 1 << 10  # bytes of these that Triton may need
-SHARED_MEMORY = 163 << 10  # bytes that a program has on an A100; on an H100 and an H200 it has more
 
 
 def planned_shared(x: Tensor, test: Tensor) -> Launch:
@@ -181,18 +180,29 @@ def test_tensors_that_begin_anywhere(offset: int, dtype: torch.dtype, device: st
     assert torch.equal(by_shared(x, test), by_comparison(x, test))
 
 
-def test_a_set_fits_into_shared_memory_and_three_of_four_slots_stay_empty() -> None:
-    for common in dict.fromkeys(DTYPES.values()):
-        size = 8 if common.primitive_bitwidth == 64 else 4
-        for n in range(1, MOST_SHARED[value_bytes(common)] + 1):
-            for m in (1, 1 << 18, 1 << 26):
-                kind, bits, slots = shared_set(common, m, n)
-                declared = slots * size if slots * size <= MOST_DECLARED.value else 0
+def check_fits(common: tl.dtype, m: int, n: int, room: int) -> None:
+    """A set and what Triton needs fit into so many bytes, and slots stay empty."""
+    size = 8 if common.primitive_bitwidth == 64 else 4
+    kind, bits, slots = shared_set(common, m, n)
+    declared = slots * size if slots * size <= MOST_DECLARED.value else 0
 
-                assert bits // 8 + declared + RESERVED <= DECLARED
-                assert slots * size <= SHARED_MEMORY - (8 << 10)
-                assert kind is Kind.BITMAP or slots >= 4 * n
-                assert kind is not Kind.BITMAP or bits == 1 << common.primitive_bitwidth
+    assert bits // 8 + declared + RESERVED <= DECLARED
+    assert bits // 8 + slots * size + RESERVED <= room
+    assert kind is Kind.BITMAP or slots >= 2 * n
+    assert kind is not Kind.BITMAP or bits == 1 << common.primitive_bitwidth
+
+
+@pytest.mark.parametrize("compiles_for", [80, 86, 89, 90, 100, 120], indirect=True)
+def test_a_set_fits_into_shared_memory_and_half_of_its_slots_stay_empty(compiles_for: int) -> None:
+    room = shared_bytes()
+    assert room == SHARED_BYTES.get(compiles_for, LEAST_SHARED_BYTES)
+    for common in dict.fromkeys(DTYPES.values()):
+        most = MOST_SHARED[value_bytes(common)]
+        for n in {1, most} | {
+            (1 << k) + d for k in range(1, most.bit_length() - 1) for d in (0, 1)
+        }:
+            for m in (1, 1 << 18, 1 << 26):
+                check_fits(common, m, n, room)
 
 
 def test_what_the_set_is() -> None:
