@@ -25,11 +25,12 @@ MOST_DECLARED = tl.constexpr(1 << 15)
 
 
 def array_of(size: int) -> str:
-    """PTX for the address of an array of so many bytes in shared memory."""
+    """PTX for the address of an array of so many bytes in shared memory.
+
+    `global_smem` is Triton's name for the memory that it reserves.
+    """
     if size > MOST_DECLARED.value:
-        return (
-            "mov.u32 $0, global_smem;"  # the name that Triton gives to the memory that it reserves
-        )
+        return "mov.u32 $0, global_smem;"
     return f"{{ .shared .align 16 .b8 isin_set[{size}]; mov.u32 $0, isin_set; }}"
 
 
@@ -96,6 +97,7 @@ def _fill(address: tl.tensor, value: tl.tensor, SIZE: tl.constexpr) -> None:
 
 @triton.jit
 def _set_bits(bitmap: tl.tensor, bit: tl.tensor, wanted: tl.tensor) -> None:
+    """Set the wanted bits of the bitmap at this address."""
     flag = tl.full(bit.shape, 1, tl.uint32) << (bit & 31)
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.u32 p, $3, 0; @p red.shared.or.b32 [$1], $2; mov.u32 $0, 0; }",
@@ -105,6 +107,7 @@ def _set_bits(bitmap: tl.tensor, bit: tl.tensor, wanted: tl.tensor) -> None:
 
 @triton.jit
 def _has_bits(bitmap: tl.tensor, bit: tl.tensor) -> tl.tensor:
+    """Whether bits of the bitmap at this address are set."""
     address = bitmap + (bit >> 5) * 4
     word = tl.inline_asm_elementwise(
         "ld.shared.b32 $0, [$1];", "=r,r", [address], tl.uint32, False, 1
