@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from warpcall_kernels._isin.few import load_tests
 from warpcall_kernels._isin.hash_set import (
     HIGH,
     LOW_INVERTED,
@@ -22,7 +21,6 @@ from warpcall_kernels._isin.hash_set import (
     filter_words,
     has_bits,
     key_range,
-    keys_of,
     load_keys,
     looks_first,
     span_of,
@@ -102,18 +100,6 @@ def whole_range(
 
 
 @triton.jit
-def range_of(
-    ptr: tl.tensor, n: tl.tensor, COMMON: tl.constexpr, KEY: tl.constexpr, SIZE: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor]:
-    """The complement of the least and the greatest key of up to SIZE integers; zeros if SIZE is 0."""
-    low_inverted, high = tl.full([], 0, KEY), tl.full([], 0, KEY)
-    if SIZE > 0:
-        key, _valid = keys_of(load_tests(ptr, 0, n, SIZE), COMMON, KEY)
-        low_inverted, high = tl.max(~key, 0), tl.max(key, 0)
-    return low_inverted, high
-
-
-@triton.jit
 def write_range(
     ws_ptr: tl.tensor,
     low_inverted: tl.tensor,
@@ -130,31 +116,6 @@ def write_range(
         tl.store(ws_ptr + HIGH, high)
     span, dense = span_of(low_inverted, high, slots, KEY)
     return ~low_inverted, span, dense
-
-
-@triton.jit
-def found_range(
-    ws_ptr: tl.tensor,
-    low_inverted: tl.tensor,
-    high: tl.tensor,
-    words: tl.tensor,
-    slots: tl.tensor,
-    KEY: tl.constexpr,
-    RANGED: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The least key, the span, and whether a bitmap is taken.
-
-    The range is the given one of `range_of`. If RANGED is 0, it is that of PROGRAMS ranges; if that is
-    0 as well, `range_kernel` has written it into the header.
-    """
-    if RANGED > 0:
-        low, span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
-    elif PROGRAMS > 0:
-        low, span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
-    else:
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-    return low, span, dense
 
 
 @triton.jit
@@ -191,7 +152,6 @@ def build_kernel(
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
-    RANGED: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
@@ -199,21 +159,21 @@ def build_kernel(
 ) -> None:
     """Add a block of members to a zeroed set. LOOK is as for `looks_first`.
 
-    Each program finds the range of up to RANGED members itself, while the set is zeroed. Where the
-    range comes from if RANGED is 0, `found_range` says.
+    Each program combines PROGRAMS ranges. If that is 0, `range_kernel` has written the range into the header.
     """
     if EARLY:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-    low_inverted, high = range_of(test_ptr, n, COMMON, KEY, RANGED)
     looks = looks_first(test_ptr, start, n, key, valid, LOOK, COMMON, KEY)
     if PDL:
         gdc_wait()
     low, dense, contended = 0, False, False
     if SET == "either":
-        ranges = low_inverted, high
-        low, span, dense = found_range(ws_ptr, *ranges, words, slots, KEY, RANGED, PROGRAMS)
+        if PROGRAMS > 0:
+            low, span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+        else:
+            low, span, dense = key_range(ws_ptr, slots, KEY)
         contended = words_contend(span, n)
     add_keys(
         *(ws_ptr, key, valid, low, dense, contended, slots, factor, shift, filter_shift, looks),

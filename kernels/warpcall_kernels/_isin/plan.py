@@ -78,12 +78,11 @@ PREPARING_MANY, MANY_MEMBERS = 256, 1 << 19
 # 2^10 sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the
 # build.
 FUSED_N = 1 << 22
-# Members up to which each program that builds finds the range of all of them instead, while the table
-# is zeroed. On an H200, sparse and dense: 2^10 int64 in 2^16 by REVERSED: 11.5 and 10.5 us, 12.6 and
-# 11.3 otherwise; 2^16 int64 in 2^11 by LARGE: 10.1 and 8.6, 10.6 and 9.2.
+# Elements of REVERSED up to which each program that adds some finds the range of all of them instead, while the
+# workspace is zeroed. On an H200, sparse and dense: 2^10 int64 in 2^16: 11.5 and 10.5 us, 12.6 and 11.3 otherwise.
 RANGED_N = 1 << 12
-# Such a program has the values and warps of the first entry with at least as many bytes as all members.
-# 2^14 int64 in 2^10: 9.4 and 8.0 us, 9.8 and 7.7 with 256 values; in 2^12: 9.9 and 8.2, 26.9 and 25.2
+# Such a program has the values and warps of the first entry with at least as many bytes as all elements. By LARGE,
+# as it was: 2^14 int64 in 2^10: 9.4 and 8.0 us, 9.8 and 7.7 with 256 values; in 2^12: 9.9 and 8.2, 26.9 and 25.2
 # with 32.
 RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
 # Test elements up to which a launch of LARGE asks for the next one when it begins, so that they overlap; the same for
@@ -278,14 +277,10 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     waiting = _waiting()
     overlapped = {**waiting, "EARLY": waiting["PDL"] and n <= overlapping}
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
-    ranged = _ranged(table, n)
-    shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(built, n)
-    build: dict[str, Any] = {**shared, **shape, "n": n, "words": table.words, "RANGED": ranged}
+    build: dict[str, Any] = {**shared, **_shape(built, n), "n": n, "words": table.words}
     probe = {**shared, **_shape(looked_up, m), "m": m, "INVERT": invert}
     programs = _preparing(n)
-    zero = _prepare(
-        table, common, table.words, n, words[1], programs, ranged=ranged, early=shared["EARLY"]
-    )
+    zero = _prepare(table, common, table.words, n, words[1], programs, early=shared["EARLY"])
     steps = [(zero, "tw")]
     fused = programs if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
@@ -308,7 +303,7 @@ def _waiting() -> dict[str, bool]:
 
 
 def _ranged(table: Table, n: int) -> int:
-    """The room for n members whose range each program that builds finds itself; 0 for more members."""
+    """The room for n elements whose range each program that adds some finds itself; 0 for more elements."""
     return triton.next_power_of_2(n) if table.kind is Kind.EITHER and n <= RANGED_N else 0
 
 

@@ -15,16 +15,30 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.bloom import add_to_bloom, are_kept, keep_passing
+from warpcall_kernels._isin.few import load_tests
 from warpcall_kernels._isin.hash_set import (
     has_bits,
     key_range,
+    keys_of,
     load_keys,
     looks_first,
     set_bits,
     store_block,
     words_contend,
 )
-from warpcall_kernels._isin.kernels import found_range, range_of
+from warpcall_kernels._isin.kernels import whole_range, write_range
+
+
+@triton.jit
+def _range_of(
+    ptr: tl.tensor, n: tl.tensor, COMMON: tl.constexpr, KEY: tl.constexpr, SIZE: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The complement of the least and the greatest key of up to SIZE integers; zeros if SIZE is 0."""
+    low_inverted, high = tl.full([], 0, KEY), tl.full([], 0, KEY)
+    if SIZE > 0:
+        key, _valid = keys_of(load_tests(ptr, 0, n, SIZE), COMMON, KEY)
+        low_inverted, high = tl.max(~key, 0), tl.max(key, 0)
+    return low_inverted, high
 
 
 @triton.jit
@@ -51,7 +65,8 @@ def add_elements_kernel(
     """Add a block of elements to the filter or, with TWO_BITMAPS, to the first bitmap.
 
     With one bitmap the range says enough: it will hold the test elements, and elements are not loaded.
-    RANGED and PROGRAMS are as for `build_kernel`. LOOK is as for `looks_first`.
+    Each program finds the range of up to RANGED elements itself, while the workspace is zeroed, or, if that is 0,
+    combines PROGRAMS ranges. LOOK is as for `looks_first`.
     """
     ONE_BITMAP: tl.constexpr = SET == "either" and not TWO_BITMAPS
     if EARLY:
@@ -60,13 +75,15 @@ def add_elements_kernel(
     if not ONE_BITMAP:
         key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
         looks = looks_first(x_ptr, start, n, key, valid, LOOK, COMMON, KEY)
-    low_inverted, high = range_of(x_ptr, n, COMMON, KEY, RANGED)
+    low_inverted, high = _range_of(x_ptr, n, COMMON, KEY, RANGED)
     if PDL:
         gdc_wait()
     low, dense = 0, False
     if SET == "either":
-        ranges = low_inverted, high
-        low, span, dense = found_range(ws_ptr, *ranges, words, slots, KEY, RANGED, PROGRAMS)
+        if RANGED > 0:
+            low, span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
+        else:
+            low, span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
     if dense:
         if TWO_BITMAPS:
             set_bits(ws_ptr, key - low, valid, looks | words_contend(span, n), KEY)
