@@ -33,7 +33,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "STAGED_MIN_TILES", 1),
     (constants, "STAGED_FAR_BYTES", 0),
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
-    (few_plan, "FEW_HELD", 1000),
+    (few_plan, "SOME_ELEMENTS", 1000),
     (plan, "LOOKED_UP", ((1 << 62, 256, 4, 2),)),
     (plan, "FUSED_N", 6000),
     (plan, "MANY_MEMBERS", 6000),

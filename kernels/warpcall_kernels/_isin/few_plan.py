@@ -35,7 +35,7 @@ GROUPS, GROUPED = 4, 1 << 7
 # SCAN
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
 # SCANNING is the number of programs, unless each would have more elements than SCANNED_ELEMENTS,
-# which has the bytes of a value as keys (2 for 1, too).
+# which has the bytes of a value as keys.
 SCANNING, SCANNED_ELEMENTS = 256, {4: 32, 8: 16}
 # More elements of 64 bits than these have half as many programs. 2^11 in 2^14: 8.5 us, 10.
 WIDE_SCANNED = 1 << 10
@@ -55,12 +55,12 @@ WIDE_TWICE_SCANNED = 1 << 9
 # Slots for each test element if they have up to FEW_BYTES; otherwise OF_MORE for each, but up to MOST_BYTES, or half as
 # many where a program has less than these and OTHER_BYTES.
 SLOTS_OF_TEST, FEW_BYTES, OF_MORE, MOST_BYTES, OTHER_BYTES = 16, 1 << 15, 8, 1 << 17, 1 << 14
-# Test elements become a bitmap of so many bits if they fit into it, for more than SOME_HELD elements, or more than
-# FEW_HELD if they have fewer than OF_MORE slots each. With fewer elements, looking at their range takes longer than it saves.
-HELD_BITS, SOME_HELD, FEW_HELD = 1 << 16, 1 << 20, 1 << 16
-# Warps of a program: the first entry with at least as many test elements; and for more than SOME_HELD elements at
-# least LEAST_HOLDING.
-HOLDING, LEAST_HOLDING = ((1 << 8, 8), (1 << 9, 16), (EVERY, 32)), 16
+# Test elements become a bitmap of so many bits if they fit into it, for more than MANY_ELEMENTS elements, or more than
+# SOME_ELEMENTS if they have fewer than OF_MORE slots each. With fewer elements, looking at their range takes longer than it saves.
+BITMAP_BITS, MANY_ELEMENTS, SOME_ELEMENTS = 1 << 16, 1 << 20, 1 << 16
+# Warps of a program: the first entry with at least as many test elements; and for more than MANY_ELEMENTS elements at
+# least LEAST_WARPS.
+SHARED_WARPS, LEAST_WARPS = ((1 << 8, 8), (1 << 9, 16), (EVERY, 32)), 16
 # Elements of a thread, and warps of all programs for each multiprocessor: the first entry with at least as many
 # elements. For more, a thread has MANY_BYTES of elements, up to MOST_OF_THREAD of them.
 OF_THREAD = ((1 << 16, 1, 64), (1 << 18, 2, 64), (1 << 20, 4, 32))
@@ -134,9 +134,9 @@ def plan_shared(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     key = key_dtype(common)
     size = key.primitive_bitwidth // 8
     kind, bits, slots = shared_set(common, m, n)
-    warps = next(count for most, count in HOLDING if n <= most)
-    if m > SOME_HELD:
-        warps = max(warps, LEAST_HOLDING)
+    warps = next(count for most, count in SHARED_WARPS if n <= most)
+    if m > MANY_ELEMENTS:
+        warps = max(warps, LEAST_WARPS)
     of_many = min(MOST_OF_THREAD, MANY_BYTES // (common.primitive_bitwidth // 8)), WARPS_OF_MANY
     each, of_all = next((shape for most, *shape in OF_THREAD if m <= most), of_many)
     block = 32 * warps * each
@@ -168,7 +168,7 @@ def shared_set(common: Any, m: int, n: int) -> tuple[Kind, int, int]:
     most = MOST_BYTES if shared_bytes() >= MOST_BYTES + OTHER_BYTES else MOST_BYTES // 2
     few, more = FEW_BYTES // size, min(OF_MORE * tests, most // size)
     slots = min(SLOTS_OF_TEST * tests, max(few, more))
-    looks = m > (SOME_HELD if slots >= OF_MORE * tests else FEW_HELD)
+    looks = m > (MANY_ELEMENTS if slots >= OF_MORE * tests else SOME_ELEMENTS)
     if common.is_floating() or not looks:
         return Kind.HASH, 0, slots
-    return Kind.EITHER, HELD_BITS, slots
+    return Kind.EITHER, BITMAP_BITS, slots

@@ -173,60 +173,29 @@ def _range_of(
 
 
 @triton.jit
-def _in_bitmap(
-    x_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    m: tl.tensor,
-    x: tl.tensor,
-    blocks: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    low: tl.tensor,
-    span: tl.tensor,
-    INVERT: tl.constexpr,
-    COMMON: tl.constexpr,
-    BITMAP: tl.constexpr,
-    BITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Set the bits of valid keys from `low` to `low + span`, and look up a program's blocks, of which `x` is the first."""
+def _make_bitmap(
+    bit: tl.tensor, valid: tl.tensor, BITMAP: tl.constexpr, BITS: tl.constexpr
+) -> tl.tensor:
+    """The address of a bitmap with the valid bits."""
     bitmap = tl.inline_asm_elementwise(BITMAP, "=r", [], tl.uint32, False, 1)
     _fill(bitmap, tl.zeros([], tl.uint32), BITS // 8)
     tl.debug_barrier()
-    _set_bits(bitmap, (key - low).to(tl.uint32), valid)
+    _set_bits(bitmap, bit, valid)
     tl.debug_barrier()
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    step = tl.num_programs(0).to(tl.int64) * BLOCK
-    for block in range(blocks):
-        coming = x
-        if block + 1 < blocks:
-            coming = load_block(x_ptr, start + step, m, BLOCK)
-        wanted, found = keys_of(x, COMMON, key.dtype)
-        bit = wanted - low
-        found = found & (bit <= span) & _has_bits(bitmap, bit.to(tl.uint32) & (BITS - 1))
-        store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
-        start += step
-        x = coming
+    return bitmap
 
 
 @triton.jit
-def _in_slots(
-    x_ptr: tl.tensor,
+def _make_slots(
     out_ptr: tl.tensor,
-    m: tl.tensor,
-    x: tl.tensor,
-    blocks: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
     empty: tl.tensor,
     factor: tl.tensor,
-    INVERT: tl.constexpr,
-    COMMON: tl.constexpr,
     ARRAY: tl.constexpr,
     SLOTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Insert valid keys, and look up a program's blocks, of which `x` is the first."""
+) -> tl.tensor:
+    """The address of the slots of a hash set with the valid keys."""
     SIZE: tl.constexpr = SLOTS * key.dtype.primitive_bitwidth // 8
     if SIZE > MOST_DECLARED:
         _reserve(out_ptr, factor, SIZE)
@@ -235,14 +204,42 @@ def _in_slots(
     tl.debug_barrier()
     _at_slots(slots, key, _hash(key, factor), valid, empty, True, SLOTS)
     tl.debug_barrier()
+    return slots
+
+
+@triton.jit
+def _look_up(
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    m: tl.tensor,
+    x: tl.tensor,
+    blocks: tl.tensor,
+    held: tl.tuple,
+    IN_BITMAP: tl.constexpr,
+    SIZE: tl.constexpr,
+    INVERT: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Look up a program's blocks, of which `x` is the first, in a set of SIZE bits or slots.
+
+    `held` is the address of the set and, for a bitmap, its least key and its span, or, for slots, what an empty one holds
+    and the factor of the hash.
+    """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     for block in range(blocks):
         coming = x
         if block + 1 < blocks:
             coming = load_block(x_ptr, start + step, m, BLOCK)
-        wanted, found = keys_of(x, COMMON, key.dtype)
-        found = _at_slots(slots, wanted, _hash(wanted, factor), found, empty, False, SLOTS)
+        key, found = keys_of(x, COMMON, KEY)
+        if IN_BITMAP:
+            bit = key - held[1]
+            found = found & (bit <= held[2]) & _has_bits(held[0], bit.to(tl.uint32) & (SIZE - 1))
+        else:
+            mixed = _hash(key, held[2])
+            found = _at_slots(held[0], key, mixed, found, held[1], False, SIZE)
         store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
         start += step
         x = coming
@@ -311,26 +308,30 @@ def shared_kernel(
         valid = valid & (tl.arange(0, TESTS) < n)
         empty, _valid = keys_of(tl.load(test_ptr), COMMON, KEY)
         if SET == "bits":
-            low, span = tl.full([], 0, KEY), tl.full([], BITS, KEY)
-            _in_bitmap(
-                *(x_ptr, out_ptr, m, x, blocks, key, valid, low, span),
-                *(INVERT, COMMON, BITMAP, BITS, BLOCK),
+            bitmap = _make_bitmap(key, valid, BITMAP, BITS)
+            held = (bitmap, tl.full([], 0, KEY), tl.full([], BITS, KEY))
+            _look_up(
+                *(x_ptr, out_ptr, m, x, blocks, held),
+                *(True, BITS, INVERT, COMMON, KEY, BLOCK),
             )
         elif SET == "either":
             low, span, dense = _range_of(key, empty, BITS)
             tl.debug_barrier()  # the range was found where the slots may be
             if dense:
-                _in_bitmap(
-                    *(x_ptr, out_ptr, m, x, blocks, key, valid, low, span),
-                    *(INVERT, COMMON, BITMAP, BITS, BLOCK),
+                bitmap = _make_bitmap((key - low).to(tl.uint32), valid, BITMAP, BITS)
+                _look_up(
+                    *(x_ptr, out_ptr, m, x, blocks, (bitmap, low, span)),
+                    *(True, BITS, INVERT, COMMON, KEY, BLOCK),
                 )
             else:
-                _in_slots(
-                    *(x_ptr, out_ptr, m, x, blocks, key, valid, empty, factor),
-                    *(INVERT, COMMON, ARRAY, SLOTS, BLOCK),
+                slots = _make_slots(out_ptr, key, valid, empty, factor, ARRAY, SLOTS)
+                _look_up(
+                    *(x_ptr, out_ptr, m, x, blocks, (slots, empty, factor)),
+                    *(False, SLOTS, INVERT, COMMON, KEY, BLOCK),
                 )
         else:
-            _in_slots(
-                *(x_ptr, out_ptr, m, x, blocks, key, valid, empty, factor),
-                *(INVERT, COMMON, ARRAY, SLOTS, BLOCK),
+            slots = _make_slots(out_ptr, key, valid, empty, factor, ARRAY, SLOTS)
+            _look_up(
+                *(x_ptr, out_ptr, m, x, blocks, (slots, empty, factor)),
+                *(False, SLOTS, INVERT, COMMON, KEY, BLOCK),
             )

@@ -20,7 +20,8 @@ from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import MOST_SHARED, Variant, value_bytes
 from warpcall_kernels._isin.shared import MOST_DECLARED
 from warpcall_kernels._isin.table import Kind
-from warpcall_kernels.op.launch import LEAST_SHARED_BYTES, SHARED_BYTES, Launch, shared_bytes
+from warpcall_kernels.compile.architectures import ARCHITECTURES, RESERVED_SHARED
+from warpcall_kernels.op.launch import Launch, shared_bytes
 
 WHOLE = [torch.int32, torch.int64]
 FLOATS = [torch.float32, torch.float64]
@@ -78,7 +79,10 @@ def test_the_bitmap_may_lie_anywhere_and_be_full(
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("SOME_HELD", "FEW_HELD"):  # there may be a bitmap for any number of elements
+    for name in (
+        "MANY_ELEMENTS",
+        "SOME_ELEMENTS",
+    ):  # there may be a bitmap for any number of elements
         monkeypatch.setattr(module, name, 0)
     info = torch.iinfo(dtype)
     arguments = planned_shared(*(torch.zeros(n, dtype=dtype),) * 2).arguments
@@ -192,10 +196,12 @@ def check_fits(common: tl.dtype, m: int, n: int, room: int) -> None:
     assert kind is not Kind.BITMAP or bits == 1 << common.primitive_bitwidth
 
 
-@pytest.mark.parametrize("compiles_for", [80, 86, 89, 90, 100, 120], indirect=True)
+@pytest.mark.parametrize(
+    "compiles_for", [one.capability for one in ARCHITECTURES.values()], indirect=True
+)
 def test_a_set_fits_into_shared_memory_and_half_of_its_slots_stay_empty(compiles_for: int) -> None:
     room = shared_bytes()
-    assert room == SHARED_BYTES.get(compiles_for, LEAST_SHARED_BYTES)
+    assert room == ARCHITECTURES[f"sm_{compiles_for}"].shared_bytes - RESERVED_SHARED
     for common in dict.fromkeys(DTYPES.values()):
         most = MOST_SHARED[value_bytes(common)]
         for n in {1, most} | {
