@@ -12,9 +12,9 @@ A call of 5 us takes up to 0.4 us longer after some kernels than after others. S
 round are called in a random order, and the time of one is the mean of the middle half of its samples,
 which varies less than the median where there are two kinds of samples.
 
-The time of a short call also differs by some 0.3 us between processes. So each cell is measured twice, by two
-processes if there are some, and each candidate gets the mean. All processes compile at the same time, and then
-measure one after the other.
+The time of a short call also differs by some 0.3 us between processes. So each cell is measured PASSES times, by
+different processes if there are as many, and each candidate gets the mean. All processes compile at the same time,
+and then measure one after the other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LARGEST_SORT = 1 << 46  # elements times test elements up to which torch is time
 WAIT_CYCLES = 800_000  # some 400 us, in which the CPU queues the call of a candidate
 BEATEN = 2  # how much longer than the fastest a candidate takes that one sample is enough for
 FLUSH_FACTOR = 2
-PASSES = 2  # measurements of each cell
+PASSES = 4  # measurements of each cell
 
 Call = Callable[[Tensor, Tensor], Tensor]
 Share = Sequence[tuple[str, int]]  # cells by dtype and the power of two of their test elements

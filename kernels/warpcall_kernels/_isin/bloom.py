@@ -18,7 +18,7 @@ from warpcall_kernels._isin.hash_set import (
     key_range,
     keys_of,
     load_keys,
-    looks_first,
+    load_members,
     mix,
     set_bits,
     words_contend,
@@ -72,8 +72,9 @@ def add_to_bloom(
     If `looks`, words are read first, because atomics of equal keys would contend.
     """
     word, bits = _bits_of(ws_ptr, key, bloom, bloom_words, factor, KEY)
-    known = (tl.load(word, mask=valid & looks, other=0) & bits) == bits
-    tl.atomic_or(word, bits, mask=valid & ~known, sem="relaxed")
+    if looks:
+        valid = valid & ((tl.load(word, mask=valid, other=0) & bits) != bits)
+    tl.atomic_or(word, bits, mask=valid, sem="relaxed")
 
 
 @triton.jit
@@ -93,6 +94,7 @@ def passes_bloom(
 
 @triton.jit
 def keep_passing(
+    set_ptr: tl.tensor,
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
@@ -105,10 +107,10 @@ def keep_passing(
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
-    """Insert keys that the filter of the elements does not reject into a hash set, as `insert` does."""
+    """Insert keys that the filter of the elements does not reject into the hash set at `set_ptr`, as `insert` does."""
     passing = passes_bloom(ws_ptr, key, valid, second, second_words, factor, KEY)
     insert(
-        *(ws_ptr, key, passing, slots, factor, shift, ws_ptr, shift, looks),
+        *(set_ptr, key, passing, slots, factor, shift, set_ptr, shift, looks),
         *(False, BUCKET, KEY, MOST_PROBES),
     )
 
@@ -221,8 +223,7 @@ def _add_block(
     BLOCK: tl.constexpr,
 ) -> None:
     """Set the bits of a block of test elements in the bitmap."""
-    key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-    looks = looks_first(test_ptr, start, n, key, valid, "equal", COMMON, KEY)
+    key, valid, looks = load_members(test_ptr, start, n, "equal", COMMON, KEY, BLOCK)
     set_bits(ws_ptr, key - low, valid, looks | words_contend(span, n), KEY)
 
 

@@ -231,8 +231,8 @@ def keep_tests_kernel(
                 )
             else:
                 keep_passing(
-                    *(ws_ptr, key, valid, second, second_words, kept_slots, factor, kept_shift),
-                    *(looks, BUCKET, KEY),
+                    *(ws_ptr, ws_ptr, key, valid, second, second_words, kept_slots, factor),
+                    *(kept_shift, looks, BUCKET, KEY),
                 )
             start += tl.num_programs(0).to(tl.int64) * BLOCK
 

@@ -123,30 +123,31 @@ def load_keys(
 
 
 @triton.jit
-def looks_first(
+def load_members(
     ptr: tl.tensor,
     start: tl.tensor,
     n: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
     LOOK: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
-) -> tl.tensor:
-    """Whether the slot or word of each key is read before the atomic, for the block from `start` on.
+    BLOCK: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """BLOCK keys from `start` on, which of them to add to a set, and whether their slots or words are read first.
 
-    LOOK is "always", "never" or "equal". With "equal" it depends on whether a key equals the next one or
-    the first one of the block. This is so in most blocks if all keys together have few values. Their atomics
-    would contend without the read, which finds most keys in the set already.
+    LOOK is "always", "never" or "equal". Unless slots are always read, a key that equals the first one of its block is
+    not added: if all keys are equal, their atomics would take ten times as long as those of different keys. With
+    "equal", slots are read before their atomics if there is such a key. This is so in most blocks if all keys together
+    have few values. Their atomics would contend, too, without the read, which finds most keys in the set already.
     """
+    key, valid = load_keys(ptr, start, n, COMMON, KEY, BLOCK)
     looks = LOOK == "always"
-    if LOOK == "equal":
-        BLOCK: tl.constexpr = key.shape[0]
-        following, there = load_keys(ptr, start + 1, n, COMMON, KEY, BLOCK)
+    if LOOK != "always":
         first, _valid = keys_of(tl.load(ptr + tl.minimum(start, n - 1)), COMMON, KEY)
-        equal = there & (key == following) | (key == first) & (tl.arange(0, BLOCK) > 0)
-        looks = tl.max((valid & equal).to(tl.int32), 0) > 0
-    return looks
+        equal = valid & (key == first) & (tl.arange(0, BLOCK) > 0)
+        valid = valid & ~equal
+        if LOOK == "equal":
+            looks = tl.max(equal.to(tl.int32), 0) > 0
+    return key, valid, looks
 
 
 @triton.jit
@@ -202,8 +203,9 @@ def set_bits(
     """Set bits of the bitmap. If `looks`, they are read first, because atomics of equal bits would contend."""
     word = ws_ptr + TABLE + word_of(bit, KEY)
     flag = tl.full(bit.shape, 1, KEY) << (bit & (KEY.primitive_bitwidth - 1))
-    seen = tl.load(word, mask=valid & looks, other=0)
-    tl.atomic_or(word, flag, mask=valid & ((seen & flag) == 0), sem="relaxed")
+    if looks:
+        valid = valid & ((tl.load(word, mask=valid, other=0) & flag) == 0)
+    tl.atomic_or(word, flag, mask=valid, sem="relaxed")
 
 
 @triton.jit
@@ -246,8 +248,9 @@ def insert(
         tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
     probes = 0
     while tl.max(pending.to(tl.int32), 0) > 0:
-        seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
-        pending = pending & (seen != key)
+        if looks:
+            seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
+            pending = pending & (seen != key)
         old = tl.atomic_max(ws_ptr + TABLE + slot, key, mask=pending, sem="relaxed")
         pending = pending & (old != 0) & (old != key)
         key = tl.where(pending, tl.minimum(key, old), key)

@@ -22,7 +22,7 @@ from warpcall_kernels._isin.hash_set import (
     has_bits,
     key_range,
     load_keys,
-    looks_first,
+    load_members,
     span_of,
     store_block,
     words_contend,
@@ -91,10 +91,18 @@ def whole_range(
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The least key, the span, and whether a bitmap is taken, from the ranges behind the workspace."""
+    """The least key, the span, and whether a bitmap is taken, from the ranges behind the workspace.
+
+    If no bitmap holds the first range, none holds all of them, and the others are not combined: 2^20 int64 in 2^20 by
+    REVERSED on an H200: 49.7 us, 51.0 otherwise. They are loaded before that is known, so that none waits for it.
+    """
     at = tl.arange(0, PROGRAMS)
-    low_inverted = tl.max(tl.load(ws_ptr + words + at), 0)
-    high = tl.max(tl.load(ws_ptr + words + PROGRAMS + at), 0)
+    all_low_inverted = tl.load(ws_ptr + words + at)
+    all_high = tl.load(ws_ptr + words + PROGRAMS + at)
+    low_inverted, high = tl.load(ws_ptr + words), tl.load(ws_ptr + words + PROGRAMS)
+    _span, dense = span_of(low_inverted, high, slots, KEY)
+    if dense:
+        low_inverted, high = tl.max(all_low_inverted, 0), tl.max(all_high, 0)
     low, span, dense = write_range(ws_ptr, low_inverted, high, slots, KEY)
     return low, span, dense
 
@@ -157,15 +165,14 @@ def build_kernel(
     EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Add a block of members to a zeroed set. LOOK is as for `looks_first`.
+    """Add a block of members to a zeroed set. LOOK is as for `load_members`.
 
     Each program combines PROGRAMS ranges. If that is 0, `range_kernel` has written the range into the header.
     """
     if EARLY:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-    looks = looks_first(test_ptr, start, n, key, valid, LOOK, COMMON, KEY)
+    key, valid, looks = load_members(test_ptr, start, n, LOOK, COMMON, KEY, BLOCK)
     if PDL:
         gdc_wait()
     low, dense, contended = 0, False, False

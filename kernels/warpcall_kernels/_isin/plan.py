@@ -40,6 +40,7 @@ from warpcall_kernels._isin.few_plan import (
     plan_shared,
 )
 from warpcall_kernels._isin.filtered_plan import plan_filtered
+from warpcall_kernels._isin.hash_set import HEADER
 from warpcall_kernels._isin.kernels import (
     build_kernel,
     prepare_kernel,
@@ -70,10 +71,13 @@ from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launc
 # LARGE, REVERSED and FILTERED: zeroing the table, and finding the range of the members
 BLOCK = 1024  # words or members that one of the few programs of this step handles at a time
 PREPARING = 128  # programs of this step, each of which finds the range of its members
-# The same of MANY_MEMBERS or more members. They look at a sample before, and do not look at all if that
-# says enough. On an H200, sparse and dense: 2^20 int32 in 2^20 by LARGE: 71 and 45.3 us, 75 and 45.9
-# otherwise; by REVERSED: 42.6 and 48.4, 46.7 and 49.6. 2^18 in 2^19 by LARGE: 41.8 and 26.8, 40.6 and 26.1.
-PREPARING_MANY, MANY_MEMBERS = 256, 1 << 19
+# The same of MANY_MEMBERS or more members. 2^18 int32 in 2^18 by LARGE on an H200, sparse and dense: 20.0 and 16.4 us,
+# 20.1 and 16.7 with 128 programs.
+PREPARING_MANY, MANY_MEMBERS = 256, 1 << 18
+# Members from which on they look at a sample before, and do not look at all if that says enough. On an H200, sparse
+# and dense: 2^20 int32 in 2^20 by LARGE: 71 and 45.3 us, 75 and 45.9 otherwise. 2^18 in 2^18: 20.4 and 17.4, 19.9
+# and 16.4.
+SAMPLED_MEMBERS = 1 << 19
 # Members up to which each program that builds combines these ranges. For more, another launch does.
 # 2^10 sparse int32 in 2^20 on an H200: 62 us, and 76 with two launches and a memset before the
 # build.
@@ -110,11 +114,22 @@ LOOKED_UP = (
     (1 << 21, 512, 8, 1),
     (EVERY, 256, 4, 2),
 )
+# If test elements are at least as many, the first entry is taken for so many elements. 2^20 int32 in 2^20 by LARGE: 44.3
+# and 33.9 us, 45.0 and 33.7 otherwise.
+LOOKED_UP_FIRST = 1 << 20
 LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4, 4))
 
-# REVERSED: elements and warps of a program that adds elements to the filter, as above. On an H200, 2^18 dense int32
-# in 2^20: 37.5 us, 38.4 with 64; 2^20 int32 in 2^20, sparse and dense: 43.3 and 46.8, 42.8 and 48.2 with 256.
-ADDED = (((1 << 18) - 1, 64, 1), (EVERY, 512, 4))
+# REVERSED: elements and warps of a program that adds elements to the filter, as above. On an H200, 2^16 int32 in
+# 2^18, sparse and dense: 13.6 and 13.2 us, 15.4 and 14.8 with 512; 2^17 in 2^17: 14.9 and 12.5, 15.1 and 14.5 with 64;
+# 2^20 int64 in 2^20: 51.6 and 37.6, 52.1 and 39.0 with 8 warps, 51.7 and 42.5 with 256.
+ADDED = ((1 << 16, 64, 1), (1 << 17, 256, 8), (EVERY, 512, 4))
+# It zeroes words of the table, so many at a time and at most MOST_ZEROED, if the elements are dense only those of a
+# bitmap. 2^18 int64 in 2^18: 21.5 and 17.4 us, 22.4 and 19.9 when the launch before zeroed all; with at most 2^9
+# words: 23.0 and 18.7.
+ZEROED, MOST_ZEROED = 512, 1 << 11
+# Slots up to which it zeroes all of them, while the launch before runs. On an H200, 2^14 int64 in 2^16: 11.6 and 11.3
+# us, 11.9 and 11.1 otherwise.
+ZEROED_FIRST = 1 << 18
 # Test elements and warps of a program that keeps them, and for more than MANY_KEPT of them. On an H200, 2^10
 # sparse int32 in 2^20: 15.6 us, 19.4 with 64; 2^8 dense int32 in 2^22: 37.6 us, 40.6 with 128 and 2.
 KEEP_BLOCK, KEEP_WARPS, MANY_BLOCK, MANY_WARPS, MANY_KEPT = 128, 4, 256, 2, 1 << 20
@@ -245,7 +260,7 @@ def _prepare(
         "words": words,
         "slots": table.slots,
         "RANGE": table.kind is Kind.EITHER and not ranged,
-        "SAMPLED": n >= MANY_MEMBERS,
+        "SAMPLED": n >= SAMPLED_MEMBERS,
         "COMMON": common,
         "KEY": key_dtype(common),
         "PROGRAMS": programs,
@@ -272,13 +287,13 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     shared = _shared(table, common)
     in_bits = table.kind is Kind.BITMAP
     built = BUILT_IN_BITS if in_bits else BUILT
-    looked_up = LOOKED_UP_IN_BITS if in_bits else LOOKED_UP
     overlapping = OVERLAPPING_IN_BITS if in_bits else OVERLAPPING
     waiting = _waiting()
     overlapped = {**waiting, "EARLY": waiting["PDL"] and n <= overlapping}
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     build: dict[str, Any] = {**shared, **_shape(built, n), "n": n, "words": table.words}
-    probe = {**shared, **_shape(looked_up, m), "m": m, "INVERT": invert}
+    shape = _shape(LOOKED_UP_IN_BITS, m) if in_bits else _looked_up(m, n)
+    probe = {**shared, **shape, "m": m, "INVERT": invert}
     programs = _preparing(n)
     zero = _prepare(table, common, table.words, n, words[1], programs, early=shared["EARLY"])
     steps = [(zero, "tw")]
@@ -313,8 +328,13 @@ def _shape(shapes: tuple[tuple[int, ...], ...], size: int) -> dict[str, int]:
     return dict(zip(("BLOCK", "num_warps", "BLOCKS"), shape, strict=False))
 
 
+def _looked_up(m: int, n: int) -> dict[str, int]:
+    """The same of a program that looks up some of m elements among n test elements, not in a bitmap of all values."""
+    return _shape(LOOKED_UP, 0 if m <= min(n, LOOKED_UP_FIRST) else m)
+
+
 def _look(common: Any, n: int) -> str:
-    """LOOK of `looks_first` for n members."""
+    """LOOK of `load_members` for n members."""
     if common.primitive_bitwidth <= 16:
         return "always"  # there are few values
     return "equal" if n > UNREAD else "never"
@@ -341,25 +361,31 @@ def _reversed(
     least = n // TESTS_A_SLOT if n <= BITMAP_TESTS else SLOTS_OF_MANY_TESTS
     wanted = max(SLOTS_OF_FEW * m, least)
     table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
+    few = table.slots <= FEW_SLOTS and n >= TWO_BITMAPS
+    two = few and table.kind is Kind.EITHER
     programs, ranged = _preparing(m), _ranged(table, m)
+    # Behind the header are a filter with a byte for each slot, or a bitmap of the elements; ranges; and the set.
+    zeroed = HEADER + (table.slots if two else table.slots // table.itemsize)
+    members = zeroed + 2 * programs
     waiting = _waiting()
     early = waiting["PDL"] and m <= OVERLAPPING_ADDED
-    shared = {**_shared(table, common), **waiting, "INVERT": invert, "PROGRAMS": programs}
-    shared["EARLY"] = early
-    few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
-    shared |= {"TWO_BITMAPS": few and n >= TWO_BITMAPS, "RANGED": ranged, "LOOK": _look(common, m)}
-    # Behind the table are a filter with a byte for each slot, or a second bitmap.
-    shared |= {"second": table.words, "second_words": table.slots // BLOOM_WORD}
-    zeroed = table.words + max(table.slots // table.itemsize, shared["TWO_BITMAPS"] * table.words)
-    collect = {**shared, **_shape(LOOKED_UP, m), "m": m, "n": n}
+    shared = {**_shared(table, common), **waiting, "EARLY": early, "INVERT": invert}
+    shared |= {"TWO_BITMAPS": two, "members": members, "bloom_words": table.slots // BLOOM_WORD}
     shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(ADDED, m)
-    add = {**shared, **shape, "n": m, "words": zeroed}
+    add = {**shared, **shape, "n": m, "LOOK": _look(common, m), "ranges": zeroed}
+    add |= {"PROGRAMS": programs, "RANGED": ranged}
+    add |= {"ZEROED": ZEROED, "ZEROED_FIRST": table.slots <= ZEROED_FIRST}
+    adding = max(triton.cdiv(m, add["BLOCK"]), triton.cdiv(table.slots, MOST_ZEROED))
     block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
-    keep = {**shared, "n": n, "BLOCK": block, "num_warps": warps}
+    look = "always" if few and n > UNREAD else _look(common, n)  # few are kept
+    keep = {**shared, "n": n, "LOOK": look, "BLOCK": block, "num_warps": warps}
+    collect = {**shared, **_looked_up(m, n), "m": m, "n": n}
+    prepare = _prepare(table, common, zeroed, m, words[0], programs, ranged=ranged, early=early)
+    added = taken_by(add_elements_kernel, add)
     steps = (
-        (_prepare(table, common, zeroed, m, words[0], programs, ranged=ranged, early=early), "xw"),
-        (_over(m, add_elements_kernel, add, (words[0], None)), "xw"),
+        (prepare, "xw"),
+        (Launch(add_elements_kernel, (adding,), added, (words[0], None)), "xw"),
         (_over(n, keep_kernel, keep, (words[1], None)), "tw"),
         (_over(m, collect_kernel, collect, (*words, None, None)), "xtwo"),
     )
-    return SetPlan(zeroed + 2 * programs, table.word, steps)
+    return SetPlan(members + table.words, table.word, steps)

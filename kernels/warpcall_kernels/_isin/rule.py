@@ -89,12 +89,12 @@ NARROW = Rule(
     compared=(
         (1 << 2, EVERY),
         (1 << 4, 1 << 20),
-        (1 << 6, 1 << 16),
+        (1 << 6, 1 << 15),
         (1 << 7, 1 << 14),
         (1 << 8, 1 << 12),
     ),
     shared=((1 << 12, 0), (1 << 13, 1 << 17)),
-    reversed=((1 << 14, 8), (1 << 18, 2)),
+    reversed=((1 << 16, 2), (1 << 18, 1)),
     unfiltered=1 << 21,
 )
 # Integers of 64 bits. The same times:
@@ -108,9 +108,9 @@ NARROW = Rule(
 # 2^22 in 2^20 on an H200: LARGE 88, 64 and 115 us, FILTERED 87, 68 and 142; 2^24: 188, 147 and 296, 205, 159 and 335.
 # 2^22 in 2^21 on an H200: FILTERED 106, 82 and 236 us, LARGE 170, 86 and 208.
 WIDE = NARROW._replace(
-    compared=((1 << 2, EVERY), (1 << 4, 1 << 16), (1 << 7, 1 << 12)),
+    compared=((1 << 2, EVERY), (1 << 4, 1 << 16), (1 << 7, 1 << 12), (1 << 8, 1 << 10)),
     shared=((1 << 12, 0),),
-    reversed=((1 << 14, 4), (1 << 18, 1)),
+    reversed=((1 << 15, 2), (1 << 16, 1)),
     unfiltered=1 << 20,
 )
 # Floats of more than 16 bits never become a bitmap. Their times are from an H200.
@@ -123,7 +123,7 @@ WIDE = NARROW._replace(
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 6, 1 << 16), (1 << 7, 1 << 14)),
     shared=((1 << 12, 0), (1 << 13, 1 << 19)),
-    reversed=((1 << 16, 4), (1 << 18, 2)),
+    reversed=((1 << 17, 4), (1 << 18, 2)),
     unfiltered=EVERY,
 )
 # Floats of 64 bits:
@@ -131,7 +131,7 @@ FLOAT32 = NARROW._replace(
 # 2^20 in 2^20: REVERSED 49, LARGE 59; if all are found, 65 and 65.
 FLOAT64 = WIDE._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 7, 1 << 14)),
-    reversed=((1 << 16, 4), (1 << 18, 1)),
+    reversed=((1 << 16, 4), (1 << 17, 1)),
 )
 
 

@@ -128,7 +128,7 @@ def test_the_first_and_the_last_block_do_not_speak_for_the_others(
     dtype: torch.dtype, invert: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bitmap that holds these may hold no others."""
-    monkeypatch.setattr(plan, "MANY_MEMBERS", 0)
+    monkeypatch.setattr(plan, "SAMPLED_MEMBERS", 0)
     for outlier in (torch.iinfo(dtype).min, torch.iinfo(dtype).max, 4000):
         test = torch.arange(0, 8000, 2, device=device, dtype=dtype)
         test[2000] = outlier

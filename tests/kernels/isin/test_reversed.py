@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.hash_set import load_keys, looks_first, words_contend
+from warpcall_kernels._isin.hash_set import load_members, words_contend
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
@@ -73,13 +73,55 @@ def test_the_results_are_those_of_torch(
     assert torch.equal(run_plan(planned, x, test), torch.isin(x, test, invert=invert))
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+@pytest.mark.parametrize("first", [False, True], ids=["zeroed as needed", "zeroed first"])
+@pytest.mark.parametrize("two", [False, True], ids=["one bitmap", "two bitmaps"])
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED, Variant.FILTERED])
+def test_the_workspace_may_hold_anything_before(
+    variant: Variant,
+    two: bool,
+    first: bool,
+    dtype: torch.dtype,
+    kind: str,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TWO_BITMAPS", 0 if two else 1 << 40)
+    monkeypatch.setattr(module, "ZEROED_FIRST", 1 << 40 if first else 0)
+    x, test = (t.to(device) for t in drawn(kind, dtype, 3000, 4000))
+    planned = planned_set(variant, dtype, len(x), len(test), False)
+    tensors = {"x": x, "t": test, "o": torch.empty_like(x, dtype=torch.bool)}
+    tensors["w"] = torch.full((planned.words,), -1).to(device).view(torch.uint64)
+    tensors["w"] = tensors["w"].view(planned.word)[: planned.words]
+
+    for launch, takes in planned.launches:
+        launch(*[tensors[name] for name in takes])
+
+    assert torch.equal(tensors["o"], torch.isin(x, test))
+
+
+def test_so_many_programs_add_elements_that_each_zeroes_few_words() -> None:
+    programs = {}
+    for m, n in ((101, 1 << 22), (1 << 12, 1 << 16), (1 << 16, 1 << 20), (1 << 20, 1 << 20)):
+        planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
+        programs[m, n] = planned.launches[1][0].grid
+
+    assert programs == {
+        (101, 1 << 22): ((1 << 16) // 2048, 1, 1),
+        (1 << 12, 1 << 16): ((1 << 16) // 2048, 1, 1),
+        (1 << 16, 1 << 20): ((1 << 16) // 64, 1, 1),
+        (1 << 20, 1 << 20): ((1 << 22) // 2048, 1, 1),
+    }
+
+
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_many_members_whose_first_and_last_blocks_are_no_sample_of_the_others(
     dtype: torch.dtype, variant: Variant, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bitmap that holds these blocks may hold no others."""
-    monkeypatch.setattr(module, "MANY_MEMBERS", 0)
+    monkeypatch.setattr(module, "SAMPLED_MEMBERS", 0)
     limits = torch.iinfo(dtype)
     for outlier in (limits.min, limits.max, 9000):
         test = torch.arange(0, 16_000, 2, device=device, dtype=dtype)
@@ -195,6 +237,15 @@ def test_only_many_members_are_compared_before_their_atomics(variant: Variant) -
     assert looks == ["never", "equal"]
 
 
+def test_test_elements_that_few_elements_keep_are_always_read_before_the_atomics() -> None:
+    looks = {}
+    for m, n in ((9, 1 << 18), (9, (1 << 18) + 1), (1 << 17, 1 << 20)):
+        planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
+        looks[m, n] = planned.launches[2][0].arguments["LOOK"]
+
+    assert [*looks.values()] == ["never", "always", "equal"]
+
+
 def test_slots_of_short_types_are_always_read_before_the_atomics() -> None:
     planned = planned_set(Variant.LARGE, torch.int16, 9, 1 << 20, False)
 
@@ -202,28 +253,47 @@ def test_slots_of_short_types_are_always_read_before_the_atomics() -> None:
 
 
 @triton.jit
-def looks_kernel(
-    ptr: tl.tensor, out_ptr: tl.tensor, n: tl.tensor, LOOK: tl.constexpr, BLOCK: tl.constexpr
+def members_kernel(
+    ptr: tl.tensor,
+    added_ptr: tl.tensor,
+    looks_ptr: tl.tensor,
+    n: tl.tensor,
+    LOOK: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     start = tl.program_id(0) * BLOCK
-    key, valid = load_keys(ptr, start, n, tl.int32, tl.uint32, BLOCK)
-    looks = looks_first(ptr, start, n, key, valid, LOOK, tl.int32, tl.uint32)
-    tl.store(out_ptr + tl.program_id(0), looks)
+    _key, added, looks = load_members(ptr, start, n, LOOK, COMMON, KEY, BLOCK)
+    tl.store(added_ptr + start + tl.arange(0, BLOCK), added)
+    tl.store(looks_ptr + tl.program_id(0), looks)
 
 
 @pytest.mark.parametrize("look", ["always", "equal", "never"])
-def test_slots_are_read_first_if_some_keys_of_a_block_are_equal(look: str, device: str) -> None:
-    test = torch.arange(70, dtype=torch.int32)
-    test[5] = test[4]  # block 0: two neighbours
-    test[30] = test[16]  # block 1: the first and another
-    test[40] = test[36]  # block 2: two others
-    test[48] = test[47]  # block 2: the last one and the first of block 3
-    out = torch.zeros(6, dtype=torch.int32, device=device)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
+def test_keys_that_equal_the_first_one_of_their_block_are_not_added(
+    dtype: torch.dtype, look: str, device: str
+) -> None:
+    test = torch.arange(70, dtype=dtype)
+    test[5] = 4  # block 0: two others
+    test[[20, 31]] = 16  # block 1: the first and two others
+    test[48] = 47  # the last one of block 2 and the first of block 3
+    test[65:] = 64  # block 4, which is not full: all
+    nan = dtype.is_floating_point
+    if nan:
+        test[[32, 33]] = NAN  # block 2
+    added = torch.zeros(96, dtype=torch.bool, device=device)
+    looks = torch.zeros(6, dtype=torch.bool, device=device)
 
-    looks_kernel[(6,)](test.to(device), out, len(test), look, 16)  # block 5 is past the end
+    key = tl.uint64 if nan else tl.uint32
+    arguments = (test.to(device), added, looks, len(test), look, DTYPES[dtype], key, 16)
+    members_kernel[(6,)](*arguments)  # block 5 is past the end
 
-    expected = {"always": [1] * 6, "equal": [1, 1, 1, 0, 0, 0], "never": [0] * 6}
-    assert out.tolist() == expected[look]
+    missing = {20, 31, *range(65, 70)} if look != "always" else set()
+    missing |= {32, 33} if nan else set()
+    assert added.tolist() == [i < 70 and i not in missing for i in range(96)]
+    expected = {"always": [1] * 6, "equal": [0, 1, 0, 0, 1, 0], "never": [0] * 6}
+    assert looks.int().tolist() == expected[look]
 
 
 @triton.jit

@@ -57,10 +57,11 @@ def test_each_pass_measures_all_cells(processes: int) -> None:
         assert sorted(itertools.chain(*shares)) == every
 
 
-@pytest.mark.parametrize("processes", [2, 3, 14])
+@pytest.mark.parametrize("processes", [4, 5, 14])
 def test_no_process_measures_a_cell_twice(processes: int) -> None:
-    for first, second in zip(*shares_by_pass(shares_of(processes)), strict=True):
-        assert not {*first} & {*second}
+    for shares in zip(*shares_by_pass(shares_of(processes)), strict=True):
+        measured = [*itertools.chain(*shares)]
+        assert len(measured) == len({*measured})
 
 
 def test_cells_for_which_torch_compiles_are_spread_over_processes() -> None:
