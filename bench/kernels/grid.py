@@ -5,7 +5,7 @@ Each cell of the grid is a number of elements (2^8 to 2^26), a number of test el
 sparse ones from the whole dtype. A sample is: wait on the device until the CPU has queued all,
 overwrite twice the L2, record an event, call, record an event. All candidates of a cell are called
 once in each round, all on the same clock, which shows some 2 us for nothing. Those that take twice as
-long as the fastest in the first round are not called again. Each result is compared with that of torch
+long as the fastest in the first two rounds are not called again. Each result is compared with that of torch
 before it is timed.
 
 A call of 5 us takes up to 0.4 us longer after some kernels than after others. So the candidates of a
@@ -50,7 +50,7 @@ VALUES = ("sparse", "dense")
 COMPILED_TESTS = 1 << 7  # test elements up to which torch.compile compares rather than sorts
 LARGEST_SORT = 1 << 46  # elements times test elements up to which torch is timed
 WAIT_CYCLES = 800_000  # some 400 us, in which the CPU queues the call of a candidate
-BEATEN = 2  # how much longer than the fastest a candidate takes that one sample is enough for
+BEATEN = 2  # how much longer than the fastest a candidate takes that two samples are enough for
 FLUSH_FACTOR = 2
 PASSES = 4  # measurements of each cell
 
@@ -110,13 +110,19 @@ def measure(
         _cell(clock, dtype, kind, 1 << m, 1 << n, compile_too, rounds)
         for (dtype, n), m, kind in itertools.product(share, ELEMENTS, values)
     ]
+    torch.cuda.empty_cache()  # for the other processes
     return [cell for cell, _errors in measured], sum(errors for _cell, errors in measured)
 
 
 def _compile(shares: Iterable[Share], compile_too: bool) -> None:
     """Compile what the cells of these shares call, once each. It is the same for all values."""
     every = dict.fromkeys(itertools.chain(*shares))
-    measure([*every], VALUES[:1], compile_too, 0)
+    for (dtype, n), m in itertools.product(every, ELEMENTS):
+        x, test = _inputs(dtype, VALUES[0], 1 << m, 1 << n)
+        for call in _calls(dtype, 1 << m, 1 << n, compile_too).values():
+            if call is not torch.isin:
+                call(x, test)
+    torch.cuda.empty_cache()
 
 
 def joined(measured: Iterable[Cell]) -> list[Cell]:
@@ -163,17 +169,23 @@ class _Clock:
     def times_us(
         self, calls: Mapping[str, Call], x: Tensor, test: Tensor, rounds: int
     ) -> dict[str, float]:
-        """The time of each call in us; of those that take long, that of the first round."""
+        """The time of each call in us; of those that take long, the least of the first two rounds.
+
+        One sample does not say that a call takes long: the first one after a pause may take 200 us for nothing.
+        """
         taken: dict[str, list[float]] = {name: [] for name in calls}
-        self._round(calls, x, test, taken)
+        for _round in range(2):
+            self._round(calls, x, test, taken)
         self._collect(taken)
-        least = min(times[0] for times in taken.values())
-        near = [name for name in calls if taken[name][0] < BEATEN * least]
+        first = {name: min(times) for name, times in taken.items()}
+        near = [name for name in calls if first[name] < BEATEN * min(first.values())]
+        taken = {name: [] for name in near}
         for _round in range(rounds):
             random.shuffle(near)
             self._round({name: calls[name] for name in near}, x, test, taken)
         self._collect(taken)
-        return {name: round(middle_mean(times[1:] or times), 2) for name, times in taken.items()}
+        times_us = first | {name: middle_mean(times) for name, times in taken.items() if times}
+        return {name: round(time, 2) for name, time in times_us.items()}
 
     def _round(
         self, calls: Mapping[str, Call], x: Tensor, test: Tensor, taken: dict[str, list[Any]]
@@ -202,19 +214,8 @@ def _cell(
     clock: _Clock, name: str, values: str, m: int, n: int, compile_too: bool, rounds: int
 ) -> tuple[Cell, int]:
     """Time a cell; returns it, and how many results were wrong."""
-    dtype = TYPES[name]
-    info = torch.iinfo(dtype)
-    low, high = (0, 4 * n) if values == "dense" else (info.min, info.max)
-    x, test = (torch.randint(low, high, (k,), dtype=dtype, device="cuda") for k in (m, n))
-    chosen = choose(DTYPES[dtype], m, n)
-    calls: dict[str, Call] = {"ours": isin}
-    calls |= {
-        v.value: _forced(v, m, n, dtype) for v in variants(DTYPES[dtype], m, n) if v != chosen
-    }
-    if m * n <= LARGEST_SORT:
-        calls["torch"] = torch.isin
-    if compile_too and n <= COMPILED_TESTS:
-        calls["torch.compile"] = _compiled()
+    x, test = _inputs(name, values, m, n)
+    calls = _calls(name, m, n, compile_too)
     expected = isin_reference(x, test)
     errors = 0
     for call_name, call in calls.items():
@@ -224,7 +225,31 @@ def _cell(
     times = clock.times_us(calls, x, test, rounds)
     ours = times.pop("ours")
     cell = {"dtype": name, "values": values, "elements": m, "test_elements": n}
+    chosen = choose(DTYPES[TYPES[name]], m, n)
     return {**cell, "variant": chosen.value, "us": ours, "others_us": times}, errors
+
+
+def _inputs(name: str, values: str, m: int, n: int) -> list[Tensor]:
+    """Elements and test elements of a cell."""
+    dtype = TYPES[name]
+    info = torch.iinfo(dtype)
+    low, high = (0, 4 * n) if values == "dense" else (info.min, info.max)
+    return [torch.randint(low, high, (k,), dtype=dtype, device="cuda") for k in (m, n)]
+
+
+def _calls(name: str, m: int, n: int, compile_too: bool) -> dict[str, Call]:
+    """The candidates of a cell."""
+    dtype = TYPES[name]
+    chosen = choose(DTYPES[dtype], m, n)
+    calls: dict[str, Call] = {"ours": isin}
+    calls |= {
+        v.value: _forced(v, m, n, dtype) for v in variants(DTYPES[dtype], m, n) if v != chosen
+    }
+    if m * n <= LARGEST_SORT:
+        calls["torch"] = torch.isin
+    if compile_too and n <= COMPILED_TESTS:
+        calls["torch.compile"] = _compiled()
+    return calls
 
 
 def mean_of(cells: Sequence[Cell]) -> Cell:

@@ -70,6 +70,32 @@ def test_cells_for_which_torch_compiles_are_spread_over_processes() -> None:
     assert compiled == [3, 3, 3, 3]
 
 
+@pytest.mark.parametrize("rounds", [0, 8])
+def test_a_candidate_whose_first_sample_is_long_is_timed(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = {"ours": [200.0, 5.0, *[4.0] * 8], "torch": [30.0, 40.0], "large": [6.0] * 10}
+    sampled = {name: iter(times) for name, times in samples.items()}
+
+    def sample(
+        _clock: object,
+        calls: dict[str, object],
+        _x: None,
+        _test: None,
+        taken: dict[str, list[float]],
+    ) -> None:
+        for name in calls:
+            taken[name].append(next(sampled[name]))
+
+    monkeypatch.setattr(grid._Clock, "_round", sample)
+    monkeypatch.setattr(grid._Clock, "_collect", lambda _clock, _taken: None)
+    clock = grid._Clock.__new__(grid._Clock)
+
+    times = clock.times_us(dict.fromkeys(samples), None, None, rounds)  # type: ignore[arg-type]
+
+    assert times == {"ours": 4.0 if rounds else 5.0, "torch": 30.0, "large": 6.0}
+
+
 def test_the_mean_leaves_out_the_quarters_at_both_ends() -> None:
     assert middle_mean([100.0, 4.0, 1.0, 2.0, 3.0, 3.0, 4.0, 0.0]) == 3.0
     assert middle_mean([7.0]) == 7.0
