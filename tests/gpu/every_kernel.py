@@ -38,6 +38,8 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (plan, "FUSED_N", 6000),
     (plan, "MANY_MEMBERS", 5500),
     (plan, "SAMPLED_MEMBERS", 6000),
+    (plan, "UNREAD", 5500),
+    (plan, "ZEROED_FIRST", 1 << 13),
     (rule, "SCANNED_PAIRS", 1 << 22),
     (rule, "REVERSED_MAX_M", 7000),
     (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, unfiltered=5999)),
@@ -78,6 +80,8 @@ def further() -> Iterator[tuple[str, Case]]:
         yield "isin", Case("blocks", {"elements": elements, "test_elements": some}, {})
         fewer, more = (Sample((n,), dtype, "integers", 0, 40_000) for n in (900, 6100))
         yield "isin", Case("elements as the set", {"elements": fewer, "test_elements": some}, {})
+        few = Sample((300,), dtype, "integers", 0, 40_000)
+        yield "isin", Case("few as the set", {"elements": few, "test_elements": some}, {})
         yield "isin", Case("range apart", {"elements": more, "test_elements": more}, {})
         fewer, most = (Sample((n,), dtype, "integers", 0, 40_000) for n in (4200, 17_000))
         yield "isin", Case("ranges combined", {"elements": fewer, "test_elements": most}, {})
