@@ -120,8 +120,8 @@ class Ops(ABC):
         bytes; for others 8.5 times the test elements (13.5 times if they are more than 2,097,152
         integers of 32 bits, or 1,048,576 values of 64 bits), or up to 32 times if this is at most 4
         MiB, or 16.5 times if this is at most 8 MiB; or 10 times the elements, or up to 4 MiB, if
-        these become the set: if there are at least 16,384 test elements and 4 to 8 times as many as
-        elements, or at least 262,144 and 1 to 2 times as many, by the dtype; and 5 KB at most.
+        these become the set: if there are at least 32,768 to 131,072 test elements, by the dtype,
+        and 1 to 4 times as many as elements; and 5 KB at most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,

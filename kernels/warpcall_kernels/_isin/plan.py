@@ -7,7 +7,7 @@
 | SHARED | up to 2^14 test elements of 1 or 2 bytes, 2^12 of 4, 2^11 of 8 (`MOST_SHARED` in rule.py) | each program makes a set of them in shared memory, which takes one launch and nothing in device memory | few_plan.py, shared.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, a second one most test elements, and the other test elements become a hash set; as LARGE if a sample says that many elements would pass | filtered_plan.py, bloom.py, filtered.py |
-| REVERSED | some times as many test elements as elements, and 2^14 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
+| REVERSED | as many test elements as elements or some times as many, and 2^15 of them or more (`Rule`) | a Bloom filter of the elements rejects most test elements, and the others become a hash set | reversed.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. That of SHARED is a
 BITMAP or, in shared memory, a HASH, or EITHER: see `shared_set`.
@@ -369,8 +369,9 @@ def _reversed(
     members = zeroed + 2 * programs
     waiting = _waiting()
     early = waiting["PDL"] and m <= OVERLAPPING_ADDED
-    shared = {**_shared(table, common), **waiting, "EARLY": early, "INVERT": invert}
-    shared |= {"TWO_BITMAPS": two, "members": members, "bloom_words": table.slots // BLOOM_WORD}
+    shared: dict[str, Any] = {**_shared(table, common), **waiting, "EARLY": early}
+    shared |= {"TWO_BITMAPS": two, "members": members, "INVERT": invert}
+    shared["bloom_words"] = table.slots // BLOOM_WORD
     shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(ADDED, m)
     add = {**shared, **shape, "n": m, "LOOK": _look(common, m), "ranges": zeroed}
     add |= {"PROGRAMS": programs, "RANGED": ranged}

@@ -76,13 +76,12 @@ class Rule(NamedTuple):
 
 # Integers of 32 bits. Times of sparse and of dense values, and where there is a third, if all are found:
 # 2^16 in 2^4 on an H200: COMPARE 4.8 and 4.9 us, SHARED 4.9 and 5.2; 2^20: 6.5, 6.4 and 6.6, 6.9.
-# 2^16 in 2^6 on an H200: COMPARE 5.2 and 5.2 us, SHARED 5.0 and 5.1; in 2^7: 5.6, 5.3 and 5.3, 5.1.
+# 2^16 in 2^5 on an H200: COMPARE 4.8 and 4.7 us, SHARED 4.6 and 4.7; in 2^6: 5.2, 5.2 and 5.0, 5.0.
 # 2^16 in 2^13 on an H200: LARGE 9.7 and 8.7 us, SHARED 10.1 and 9.8; 2^18: 11.6, 9.1 and 11.0, 6.3.
-# 2^12 in 2^14 on an H200: LARGE 9.6, 8.4 and 10.4 us, REVERSED 9.8, 9.3 and 12.
-# 2^14 in 2^16 on an H200: LARGE 12.1, 10.7 and 12.6 us, REVERSED 11.8, 11.1 and 13.1.
-# 2^18 in 2^18 on an H200: LARGE 20.1, 16.6 and 20.6 us, REVERSED 19.7, 17.5 and 28.8; in 2^19: 27, 21 and 27, 22,
-# 20 and 32.
-# 2^20 in 2^20 on an H200: LARGE 45, 34 and 44 us, REVERSED 44, 38 and 63, FILTERED 51, 44 and 60.
+# 2^14 in 2^16 on an H200: REVERSED 11.4, 10.3 and 12.6 us, LARGE 12.3, 10.8 and 12.4; 2^12 in 2^15: 10.1, 9.6 and 11.3,
+# 10.5, 8.8 and 10.3; 2^16 in 2^16: 12.4, 11.4 and 14.7, 12.2, 11.1 and 12.3.
+# 2^18 in 2^18 on an H200: REVERSED 17.9, 15.9 and 23.3 us, LARGE 20.0, 16.7 and 19.5; 2^20 in 2^20: 41.5, 34.5 and 52.5,
+# 44.4, 33.5 and 42.8.
 # 2^22 in 2^20 on an H200: LARGE 68, 54 and 67 us, FILTERED 78, 64 and 91; in 2^21: 106, 71 and 134, 96, 76 and 155;
 # in 2^22: 256, 107 and 300, 132, 102 and 332. The table of more than 2^21 test elements is twice as large.
 NARROW = Rule(
@@ -100,11 +99,11 @@ NARROW = Rule(
 # Integers of 64 bits. The same times:
 # 2^14 in 2^5 on an H200: COMPARE 4.6 and 4.7 us, SHARED 4.6 and 4.4; 2^12 in 2^6: 4.5, 4.6 and 4.8, 4.7.
 # 2^14 in 2^12 on an H200: SHARED 8.0 and 7.7 us, LARGE 10.2 and 8.2.
-# 2^10 in 2^15 on an H200: REVERSED 9.8, 9.8 and 12.0 us, LARGE 12.0, 10.8 and 11.6, SCAN 12.2, 12.2 and 21.4.
-# 2^16 in 2^16 on an H200: LARGE 15.0, 12.1 and 14.6 us, REVERSED 13.7, 13.3 and 18.4; in 2^18: 22.9, 16.2 and 24.6,
-# 15.3, 15.2 and 22.9.
-# 2^18 in 2^18 on an H200: REVERSED 22.1, 19.6 and 30.8 us, LARGE 26.7, 17.7 and 26.9; 2^20 in 2^20: 53, 45 and 76,
-# 63, 42 and 70.
+# 2^8 in 2^8 on an H200: COMPARE 4.6 and 4.5 us, SHARED 4.7 and 4.7; 2^12: 4.9 and 4.9, 4.8 and 4.8.
+# 2^14 in 2^15 on an H200: REVERSED 11.8, 10.4 and 13.7 us, LARGE 12.6, 10.2 and 12.3; 2^12 in 2^14: 10.7, 9.6 and 12.5,
+# 10.8, 9.1 and 10.9.
+# 2^16 in 2^16 on an H200: REVERSED 12.7, 12.3 and 15.4 us, LARGE 14.5, 11.6 and 14.2; 2^18 in 2^18: 20.1, 17.5 and 25.5,
+# 25.3, 17.6 and 24.6; 2^20 in 2^20: 49.7, 37.7 and 63.6, 60.3, 40.5 and 66.4.
 # 2^22 in 2^20 on an H200: LARGE 88, 64 and 115 us, FILTERED 87, 68 and 142; 2^24: 188, 147 and 296, 205, 159 and 335.
 # 2^22 in 2^21 on an H200: FILTERED 106, 82 and 236 us, LARGE 170, 86 and 208.
 WIDE = NARROW._replace(
@@ -119,7 +118,7 @@ WIDE = NARROW._replace(
 # 2^22 in 2^4: COMPARE 13.2 us, SHARED 14.1; 2^16 in 2^6: 5.1 and 5.0; 2^14 in 2^13: LARGE 8.5, SHARED 10.3;
 # 2^20: 15.4 and 13.7.
 # FILTERED is not taken, because floats of 32 bits that are drawn alike are often equal.
-# REVERSED: 2^18 in 2^19: 19.1 us, LARGE 26.8; if all are found, 25.5 and 25.8; 2^20 in 2^20: 42, 44, 52 and 42.
+# REVERSED: 2^15 in 2^17: 11.2 us, LARGE 12.6; if all are found, 13.1 and 12.4; 2^18 in 2^18: 16.8, 18.9, 21.6 and 18.9.
 FLOAT32 = NARROW._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 6, 1 << 16), (1 << 7, 1 << 14)),
     shared=((1 << 12, 0), (1 << 13, 1 << 19)),
@@ -128,7 +127,7 @@ FLOAT32 = NARROW._replace(
 )
 # Floats of 64 bits:
 # 2^19 in 2^4: COMPARE 7.0 us, SHARED 7.9; 2^26: 170 and 160; 2^14 in 2^7: 4.6 and 5.0; 2^16: 5.8 and 5.2.
-# 2^20 in 2^20: REVERSED 49, LARGE 59; if all are found, 65 and 65.
+# 2^17 in 2^17: REVERSED 13.4, LARGE 15.9; if all are found, 17.6 and 15.5; 2^15 in 2^16: 11.1, 11.8, 13.5 and 11.6.
 FLOAT64 = WIDE._replace(
     compared=((1 << 2, EVERY), (1 << 4, 1 << 22), (1 << 7, 1 << 14)),
     reversed=((1 << 16, 4), (1 << 17, 1)),

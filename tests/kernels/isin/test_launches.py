@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -166,6 +167,12 @@ def test_the_range_of_few_elements_is_found_by_the_programs_that_add_them(
     assert found == ranged
 
 
+def planned_set(variant: Variant, common: Any, m: int, n: int) -> table.SetPlan:
+    planned = module.launches(variant, common, m, n, invert=False, words=(None, None))
+    assert isinstance(planned, table.SetPlan)
+    return planned
+
+
 def test_the_programs_of_large_that_look_up() -> None:
     """Elements of a program at a time, its warps, and its blocks, by elements."""
     looked_up = {
@@ -180,9 +187,7 @@ def test_the_programs_of_large_that_look_up() -> None:
     }
     found = {}
     for common, m in looked_up:
-        forced = module.launches(Variant.LARGE, common, m, 5000, invert=False, words=(None, None))
-        assert isinstance(forced, table.SetPlan)
-        arguments = forced.launches[-1][0].arguments
+        arguments = planned_set(Variant.LARGE, common, m, 5000).launches[-1][0].arguments
         found[common, m] = tuple(arguments[key] for key in ("BLOCK", "num_warps", "BLOCKS"))
 
     assert found == looked_up
@@ -191,18 +196,37 @@ def test_the_programs_of_large_that_look_up() -> None:
 def test_the_sanitizers_see_each_variant_that_makes_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for changed, name, value in every_kernel.LOWERED_THRESHOLDS:
         monkeypatch.setattr(changed, name, value)
-    samples = [case.inputs for op, case in every_kernel.further() if op == "isin"]
+    chosen = {}
+    for op, case in every_kernel.further():
+        if op == "isin":
+            elements, test = case.inputs["elements"], case.inputs["test_elements"]
+            common = module.DTYPES[elements.dtype]
+            call = (common, math.prod(elements.shape), math.prod(test.shape))
+            chosen[call] = choose(*call)
 
-    chosen = {
-        choose(
-            module.DTYPES[inputs["elements"].dtype],
-            math.prod(inputs["elements"].shape),
-            math.prod(inputs["test_elements"].shape),
-        )
-        for inputs in samples
+    assert {*chosen.values()} == set(Variant) - {Variant.SCAN}
+    zeroed_first = {
+        planned_set(Variant.REVERSED, *call).launches[1][0].arguments["ZEROED_FIRST"]
+        for call, variant in chosen.items()
+        if variant is Variant.REVERSED
     }
+    assert zeroed_first == {False, True}
 
-    assert chosen == set(Variant) - {Variant.SCAN}
+
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
+def test_smaller_programs_look_up_among_as_many_test_elements(variant: Variant) -> None:
+    looked_up = {
+        (1 << 18, 1 << 18): (128, 4, 1),
+        (1 << 20, 1 << 20): (128, 4, 1),
+        (1 << 20, (1 << 20) - 1): (256, 4, 1),
+        ((1 << 20) + 1, 1 << 22): (512, 8, 1),
+    }
+    found = {}
+    for m, n in looked_up:
+        arguments = planned_set(variant, tl.int32, m, n).launches[-1][0].arguments
+        found[m, n] = (arguments["BLOCK"], arguments["num_warps"], arguments.get("BLOCKS", 1))
+
+    assert found == looked_up
 
 
 def filtered_from(dtype: torch.dtype) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.kernels import grid
+from bench.kernels import grid, grid_page
 from bench.kernels.grid import joined, mean_of, middle_mean, shares_by_pass, shares_of
 from bench.kernels.grid_page import Cell
 
@@ -94,6 +94,22 @@ def test_a_candidate_whose_first_sample_is_long_is_timed(
     times = clock.times_us(dict.fromkeys(samples), None, None, rounds)  # type: ignore[arg-type]
 
     assert times == {"ours": 4.0 if rounds else 5.0, "torch": 30.0, "large": 6.0}
+
+
+def test_the_page_lists_cells_that_another_candidate_does_faster() -> None:
+    machine = dict.fromkeys(("gpu", "torch", "triton", "cuda", "date"), "-")
+    level = [{**cell(5.0, 20.0, 4.75), "values": values} for values in grid.VALUES]
+
+    pages = [
+        grid_page.markdown({"machine": machine, "cells": cells})
+        for cells in (level, [{**level[0], "us": 5.1}, level[1]])
+    ]
+
+    below = "| int32 sparse 2^8 in 2^6 | compare 5.1 | scan 4.8 | 0.93 | 5.0, 4.8 |"
+    assert "No cell is below 0.95." in pages[0]
+    assert below not in pages[0]
+    assert below in pages[1]
+    assert "No cell is below 0.95." not in pages[1]
 
 
 def test_the_mean_leaves_out_the_quarters_at_both_ends() -> None:
