@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.kernels.isin.forced import by_comparison, leave_out_shared
+from tests.kernels.isin.forced import by_comparison, leave_out_shared, planned_set
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
-from warpcall_kernels._isin.table import SetPlan, Table, factor_of
+from warpcall_kernels._isin.table import Table, factor_of
 from warpcall_kernels.isin import isin, isin_reference, run_plan
 
 quiet = settings(
@@ -152,8 +152,7 @@ def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
     dtype: torch.dtype, device: str
 ) -> None:
     bits, count = 8 * dtype.itemsize, 50 * 90
-    large = launches(Variant.LARGE, DTYPES[dtype], 100, count, invert=False, words=(None, None))
-    assert isinstance(large, SetPlan)
+    large = planned_set(Variant.LARGE, dtype, 100, count)
     slots = large.launches[-1][0].arguments["slots"]
     whole = Table.of(DTYPES[dtype], count)._replace(slots=slots)
     keys = _keys_of_one_bucket(100, whole, bits)

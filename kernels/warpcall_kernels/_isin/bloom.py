@@ -98,8 +98,8 @@ def keep_passing(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
-    second: tl.tensor,
-    second_words: tl.tensor,
+    bloom: tl.tensor,
+    bloom_words: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
@@ -107,8 +107,8 @@ def keep_passing(
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
-    """Insert keys that the filter of the elements does not reject into the hash set at `set_ptr`, as `insert` does."""
-    passing = passes_bloom(ws_ptr, key, valid, second, second_words, factor, KEY)
+    """Insert keys that the filter at `ws_ptr` does not reject into the hash set at `set_ptr`, as `insert` does."""
+    passing = passes_bloom(ws_ptr, key, valid, bloom, bloom_words, factor, KEY)
     insert(
         *(set_ptr, key, passing, slots, factor, shift, set_ptr, shift, looks),
         *(False, BUCKET, KEY, MOST_PROBES),

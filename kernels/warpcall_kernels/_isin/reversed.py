@@ -1,4 +1,4 @@
-"""The kernels of isin for fewer elements than test elements.
+"""The kernels of isin for at most as many elements as test elements.
 
 A Bloom filter is filled with the elements, and the test elements that it does not reject become a hash
 set, in which each element is looked up. So few test elements cost more than one access. If the range of

@@ -28,6 +28,23 @@ def planned(variant: Variant, x: Tensor, test: Tensor, *, invert: bool = False) 
     return launches(variant, common, len(x), len(test), invert, words)
 
 
+def planned_set(
+    variant: Variant, dtype: torch.dtype, m: int, n: int, *, invert: bool = False
+) -> SetPlan:
+    """The launches of a variant that makes a set in device memory, for m elements and n test elements."""
+    forced = launches(variant, DTYPES[dtype], m, n, invert, (None, None))
+    assert isinstance(forced, SetPlan)
+    return forced
+
+
+def run_in(ws: Tensor, forced: SetPlan, x: Tensor, test: Tensor) -> Tensor:
+    """The result of these launches, which leave the set in this workspace."""
+    tensors = {"x": x, "t": test, "w": ws, "o": x.new_empty(x.shape, dtype=torch.bool)}
+    for launch, takes in forced.launches:
+        launch(*[tensors[name] for name in takes])
+    return tensors["o"]
+
+
 def by_variant(variant: Variant, x: Tensor, test: Tensor, *, invert: bool = False) -> Tensor:
     """The result of a variant."""
     return run_plan(planned(variant, x, test, invert=invert), x, test)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.kernels.isin.forced import by_comparison
+from tests.kernels.isin.forced import by_comparison, planned_set, run_in
 from warpcall_kernels._isin import bloom, filtered_plan, hash_set, plan, rule, table
-from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import Variant, choose
-from warpcall_kernels._isin.table import CandidateSet, SetPlan, Table
+from warpcall_kernels._isin.table import CandidateSet, Table
 from warpcall_kernels.isin import isin
 from warpcall_kernels.op.launch import Launch
 
@@ -22,14 +22,9 @@ TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
 
 def filtered(x: Tensor, test: Tensor, *, invert: bool = False) -> tuple[Tensor, Tensor]:
     """The result of the filtered variant, and its workspace."""
-    planned = launches(Variant.FILTERED, DTYPES[x.dtype], len(x), len(test), invert, (None, None))
-    assert isinstance(planned, SetPlan)
-    out = x.new_empty(x.shape, dtype=torch.bool)
-    ws = x.new_empty(planned.words, dtype=planned.word)
-    tensors = {"x": x, "t": test, "w": ws, "o": out}
-    for launch, takes in planned.launches:
-        launch(*[tensors[name] for name in takes])
-    return out, ws
+    forced = planned_set(Variant.FILTERED, x.dtype, len(x), len(test), invert=invert)
+    ws = x.new_empty(forced.words, dtype=forced.word)
+    return run_in(ws, forced, x, test), ws
 
 
 def listed(ws: Tensor, x: Tensor, test: Tensor) -> int:

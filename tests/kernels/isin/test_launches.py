@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 import triton.language as tl
 
 from tests.gpu import every_kernel
-from tests.kernels.isin.forced import by_comparison, by_variant, leave_out_shared, planned
+from tests.kernels.isin.forced import (
+    by_comparison,
+    by_variant,
+    leave_out_shared,
+    planned,
+    planned_set,
+)
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule, table
 from warpcall_kernels._isin.rule import Variant, choose
@@ -156,39 +161,29 @@ def test_the_range_of_few_elements_is_found_by_the_programs_that_add_them(
     }
     found = {}
     for elements in ranged:
-        sizes = elements, 1 << 16
-        forced = module.launches(
-            Variant.REVERSED, module.DTYPES[dtype], *sizes, False, (None, None)
-        )
-        assert isinstance(forced, table.SetPlan)
+        forced = planned_set(Variant.REVERSED, dtype, elements, 1 << 16)
         prepare, add = (launch.arguments for launch, _takes in forced.launches[:2])
         found[elements] = (add["RANGED"], add["BLOCK"], prepare["RANGE"])
 
     assert found == ranged
 
 
-def planned_set(variant: Variant, common: Any, m: int, n: int) -> table.SetPlan:
-    planned = module.launches(variant, common, m, n, invert=False, words=(None, None))
-    assert isinstance(planned, table.SetPlan)
-    return planned
-
-
 def test_the_programs_of_large_that_look_up() -> None:
     """Elements of a program at a time, its warps, and its blocks, by elements."""
     looked_up = {
-        (tl.int32, 1 << 17): (128, 4, 1),
-        (tl.int64, (1 << 17) + 1): (256, 8, 1),
-        (tl.int64, (1 << 18) + 1): (256, 4, 1),
-        (tl.int32, (1 << 20) + 1): (512, 8, 1),
-        (tl.int32, (1 << 21) + 1): (256, 4, 2),
-        (tl.int16, 1 << 18): (256, 8, 1),
-        (tl.int16, 1 << 21): (256, 4, 2),
-        (tl.int16, (1 << 21) + 1): (256, 4, 4),
+        (torch.int32, 1 << 17): (128, 4, 1),
+        (torch.int64, (1 << 17) + 1): (256, 8, 1),
+        (torch.int64, (1 << 18) + 1): (256, 4, 1),
+        (torch.int32, (1 << 20) + 1): (512, 8, 1),
+        (torch.int32, (1 << 21) + 1): (256, 4, 2),
+        (torch.int16, 1 << 18): (256, 8, 1),
+        (torch.int16, 1 << 21): (256, 4, 2),
+        (torch.int16, (1 << 21) + 1): (256, 4, 4),
     }
     found = {}
-    for common, m in looked_up:
-        arguments = planned_set(Variant.LARGE, common, m, 5000).launches[-1][0].arguments
-        found[common, m] = tuple(arguments[key] for key in ("BLOCK", "num_warps", "BLOCKS"))
+    for dtype, m in looked_up:
+        arguments = planned_set(Variant.LARGE, dtype, m, 5000).launches[-1][0].arguments
+        found[dtype, m] = tuple(arguments[key] for key in ("BLOCK", "num_warps", "BLOCKS"))
 
     assert found == looked_up
 
@@ -200,9 +195,8 @@ def test_the_sanitizers_see_each_variant_that_makes_a_set(monkeypatch: pytest.Mo
     for op, case in every_kernel.further():
         if op == "isin":
             elements, test = case.inputs["elements"], case.inputs["test_elements"]
-            common = module.DTYPES[elements.dtype]
-            call = (common, math.prod(elements.shape), math.prod(test.shape))
-            chosen[call] = choose(*call)
+            m, n = math.prod(elements.shape), math.prod(test.shape)
+            chosen[elements.dtype, m, n] = choose(module.DTYPES[elements.dtype], m, n)
 
     assert {*chosen.values()} == set(Variant) - {Variant.SCAN}
     zeroed_first = {
@@ -223,7 +217,7 @@ def test_smaller_programs_look_up_among_as_many_test_elements(variant: Variant) 
     }
     found = {}
     for m, n in looked_up:
-        arguments = planned_set(variant, tl.int32, m, n).launches[-1][0].arguments
+        arguments = planned_set(variant, torch.int32, m, n).launches[-1][0].arguments
         found[m, n] = (arguments["BLOCK"], arguments["num_warps"], arguments.get("BLOCKS", 1))
 
     assert found == looked_up

@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tests.kernels.isin.forced import planned_set, run_in
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin.hash_set import FULL, load_members, words_contend
-from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import Variant
-from warpcall_kernels._isin.table import SetPlan
 from warpcall_kernels.isin import run_plan
 
 NAN = float("nan")
@@ -39,15 +39,16 @@ def drawn(kind: str, dtype: torch.dtype, m: int, n: int) -> tuple[Tensor, Tensor
     return x.to(dtype), test.to(dtype)
 
 
-def planned_set(variant: Variant, dtype: torch.dtype, m: int, n: int, invert: bool) -> SetPlan:
-    planned = launches(variant, DTYPES[dtype], m, n, invert, (None, None))
-    assert isinstance(planned, SetPlan)
-    return planned
+@pytest.fixture(params=[False, True], ids=["one bitmap", "two bitmaps"])
+def two(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether dense elements of REVERSED have a bitmap beside that of the test elements."""
+    has_two: bool = request.param
+    monkeypatch.setattr(module, "TWO_BITMAPS", 0 if has_two else 1 << 40)
+    return has_two
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "equal", "odd"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
-@pytest.mark.parametrize("two", [False, True], ids=["one bitmap", "two bitmaps"])
 @pytest.mark.parametrize(
     "unread", [False, True], ids=["the filter is read", "the filter is not read"]
 )
@@ -62,12 +63,11 @@ def test_the_results_are_those_of_torch(
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "TWO_BITMAPS", 0 if two else 1 << 40)
     monkeypatch.setattr(module, "UNREAD", 1 << 40 if unread else 0)
     x, test = (t.to(device) for t in drawn(kind, dtype, m, n))
     invert = m == n % 2
 
-    planned = planned_set(Variant.REVERSED, dtype, m, n, invert)
+    planned = planned_set(Variant.REVERSED, dtype, m, n, invert=invert)
 
     assert planned.launches[2][0].arguments["TWO_BITMAPS"] == (two and not dtype.is_floating_point)
     assert torch.equal(run_plan(planned, x, test), torch.isin(x, test, invert=invert))
@@ -76,38 +76,34 @@ def test_the_results_are_those_of_torch(
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("first", [False, True], ids=["zeroed as needed", "zeroed first"])
-@pytest.mark.parametrize("two", [False, True], ids=["one bitmap", "two bitmaps"])
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED, Variant.FILTERED])
+@pytest.mark.usefixtures("two")
 def test_the_workspace_may_hold_anything_before(
     variant: Variant,
-    two: bool,
     first: bool,
     dtype: torch.dtype,
     kind: str,
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "TWO_BITMAPS", 0 if two else 1 << 40)
     monkeypatch.setattr(module, "ZEROED_FIRST", 1 << 40 if first else 0)
     x, test = (t.to(device) for t in drawn(kind, dtype, 3000, 4000))
-    planned = planned_set(variant, dtype, len(x), len(test), False)
-    tensors = {"x": x, "t": test, "o": torch.empty_like(x, dtype=torch.bool)}
-    tensors["w"] = torch.full((planned.words,), -1).to(device).view(torch.uint64)
-    tensors["w"] = tensors["w"].view(planned.word)[: planned.words]
+    planned = planned_set(variant, dtype, len(x), len(test))
+    ws = torch.full((planned.words * planned.word.itemsize,), 255, dtype=torch.uint8, device=device)
+    ws = ws.view(planned.word)
 
-    for launch, takes in planned.launches:
-        launch(*[tensors[name] for name in takes])
+    out = run_in(ws, planned, x, test)
 
-    assert torch.equal(tensors["o"], torch.isin(x, test))
+    assert torch.equal(out, torch.isin(x, test))
     if variant is Variant.REVERSED:  # a table that is not zeroed seems full, and makes calls slow
         members = planned.launches[1][0].arguments["members"]
-        assert tensors["w"].cpu().view(-1)[members + FULL.value].item() == 0
+        assert ws[members + FULL.value].item() == 0
 
 
 def test_so_many_programs_add_elements_that_each_zeroes_few_words() -> None:
     programs = {}
     for m, n in ((101, 1 << 22), (1 << 12, 1 << 16), (1 << 16, 1 << 20), (1 << 20, 1 << 20)):
-        planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
+        planned = planned_set(Variant.REVERSED, torch.int32, m, n)
         programs[m, n] = planned.launches[1][0].grid
 
     assert programs == {
@@ -132,7 +128,7 @@ def test_many_members_whose_first_and_last_blocks_are_no_sample_of_the_others(
         x = torch.arange(3, 9003, 1, device=device, dtype=dtype)[:7000]
         x[3500] = outlier
 
-        out = run_plan(planned_set(variant, dtype, len(x), len(test), True), x, test)
+        out = run_plan(planned_set(variant, dtype, len(x), len(test), invert=True), x, test)
 
         assert torch.equal(out, torch.isin(x, test, invert=True))
 
@@ -151,7 +147,7 @@ def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elem
 
     slots = {}
     for m, n in expected:
-        planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
+        planned = planned_set(Variant.REVERSED, torch.int32, m, n)
         slots[m, n] = planned.launches[1][0].arguments["slots"]
 
     assert slots == expected
@@ -169,7 +165,7 @@ def test_launches_overlap_from_capability_90_on_if_there_are_not_too_many_values
         m, n = 5000, (1 << 20 if dtype is torch.int16 else 1 << 18) + (not few)
     else:
         m, n = (1 << 17) + (not few), 1 << 20
-    steps = [step for step, _ in planned_set(variant, dtype, m, n, False).launches]
+    steps = [step for step, _ in planned_set(variant, dtype, m, n).launches]
 
     waits = compiles_for >= 90
     asks = [step.arguments.get("EARLY", False) for step in steps]
@@ -186,7 +182,7 @@ def test_the_launch_for_the_range_of_many_members_waits_too(
 ) -> None:
     monkeypatch.setattr(module, "FUSED_N", 4999)
 
-    planned = planned_set(Variant.LARGE, torch.int32, 9, 5000, False)
+    planned = planned_set(Variant.LARGE, torch.int32, 9, 5000)
 
     assert planned.launches[1][0].kernel.fn.__name__ == "range_kernel"
     assert all(step.arguments["PDL"] for step, _ in planned.launches[1:])
@@ -194,7 +190,7 @@ def test_the_launch_for_the_range_of_many_members_waits_too(
 
 @pytest.mark.parametrize("compiles_for", [80, 90], indirect=True)
 def test_launches_of_filtered_wait_for_the_one_before_themselves(compiles_for: int) -> None:
-    planned = planned_set(Variant.FILTERED, torch.int32, 9000, 9000, False)
+    planned = planned_set(Variant.FILTERED, torch.int32, 9000, 9000)
 
     first, *others = [step.arguments for step, _ in planned.launches]
     assert not first["EARLY"]
@@ -224,7 +220,7 @@ def test_launches_of_filtered_wait_for_the_one_before_themselves(compiles_for: i
 def test_few_test_elements_have_room_in_the_table_of_large(
     dtype: torch.dtype, m: int, n: int, slots: int
 ) -> None:
-    planned = planned_set(Variant.LARGE, dtype, m, n, False)
+    planned = planned_set(Variant.LARGE, dtype, m, n)
 
     assert planned.launches[1][0].arguments["slots"] == slots
 
@@ -234,7 +230,7 @@ def test_only_many_members_are_compared_before_their_atomics(variant: Variant) -
     looks = []
     for members in (1 << 18, (1 << 18) + 1):
         m, n = (9, members) if variant is Variant.LARGE else (members, 1 << 20)
-        planned = planned_set(variant, torch.int32, m, n, False)
+        planned = planned_set(variant, torch.int32, m, n)
         looks.append(planned.launches[1][0].arguments["LOOK"])
 
     assert looks == ["never", "equal"]
@@ -243,14 +239,14 @@ def test_only_many_members_are_compared_before_their_atomics(variant: Variant) -
 def test_test_elements_that_few_elements_keep_are_always_read_before_the_atomics() -> None:
     looks = {}
     for m, n in ((9, 1 << 18), (9, (1 << 18) + 1), (1 << 17, 1 << 20)):
-        planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
+        planned = planned_set(Variant.REVERSED, torch.int32, m, n)
         looks[m, n] = planned.launches[2][0].arguments["LOOK"]
 
     assert [*looks.values()] == ["never", "always", "equal"]
 
 
 def test_slots_of_short_types_are_always_read_before_the_atomics() -> None:
-    planned = planned_set(Variant.LARGE, torch.int16, 9, 1 << 20, False)
+    planned = planned_set(Variant.LARGE, torch.int16, 9, 1 << 20)
 
     assert planned.launches[1][0].arguments["LOOK"] == "always"
 
@@ -327,6 +323,6 @@ def test_equal_test_elements_are_members_however_they_are_inserted(
     test = torch.cat((torch.full((3000,), 77), torch.arange(0, 9_000_000, 9001), torch.zeros(5)))
     x, test = torch.arange(-5, 9_010).to(device, dtype), test.to(device, dtype)
 
-    planned = planned_set(Variant.LARGE, dtype, len(x), len(test), False)
+    planned = planned_set(Variant.LARGE, dtype, len(x), len(test))
 
     assert torch.equal(run_plan(planned, x, test), torch.isin(x, test))

@@ -79,10 +79,8 @@ def test_the_bitmap_may_lie_anywhere_and_be_full(
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (
-        "MANY_ELEMENTS",
-        "SOME_ELEMENTS",
-    ):  # there may be a bitmap for any number of elements
+    # There may be a bitmap for any number of elements.
+    for name in ("MANY_ELEMENTS", "SOME_ELEMENTS"):
         monkeypatch.setattr(module, name, 0)
     info = torch.iinfo(dtype)
     arguments = planned_shared(*(torch.zeros(n, dtype=dtype),) * 2).arguments
