@@ -119,6 +119,7 @@ class Bench:
             "peer_clock": best.clock if best else None,
             "do_bench_ms": by_do_bench(op, case) if by_peers_clock else None,
             "error": ours.error,
+            "out_of_memory": any(one.status == "oom" for one in measured.implementations),
         }
         self._spent.begin(None)
         return row

@@ -9,7 +9,6 @@ measured by that clock, too. `warpcall_kernels.measuring` does the measuring, as
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import platform
 import sys
@@ -53,49 +52,50 @@ def run(given: argparse.Namespace) -> int:
     spent = phases.Phases()
     end = begin + given.seconds if given.seconds else None
 
-    def write(rows: list[Row]) -> None:
+    rows: dict[tuple[str, str], Row] = {}  # by the names of the op and of the case
+
+    def measure(cases: Iterable[Planned], row_of: Measure) -> None:
+        """Add or replace the row of each case, as many as the time allows."""
+        for case in cases:
+            if end is not None and time.monotonic() > end:
+                break
+            row = row_of(case)
+            rows[case.op.name, case.case.name] = row
+            write(row)
+
+    def write(last: Row) -> None:
         spent.begin(phases.WRITING)
-        sys.stdout.write(line(rows[-1]))
+        sys.stdout.write(line(last))
         sys.stdout.flush()
         torch.cuda.empty_cache()
         if given.json:  # after each case, so that an interrupted run keeps its results
             seconds = before_s + time.monotonic() - begin
             taken = {"seconds": round(seconds, 1), "rounds": effort.rounds}
-            _write(Path(given.json), {"machine": facts | taken, "rows": in_order([*kept, *rows])})
+            every = in_order([*kept, *rows.values()])
+            _write(Path(given.json), {"machine": facts | taken, "rows": every})
         spent.begin(None)
 
-    with contextlib.ExitStack() as stack:
-        if given.ahead:
-            workers = stack.enter_context(
-                Workers(given.ahead, effort, peers, DEVICE, given.compile)
-            )
+    if given.ahead:
+        with Workers(given.ahead, effort, peers, DEVICE, given.compile) as workers:
             planned = _compiled_ahead(workers, planned, given.seconds, spent)
-            measure = _by(workers, spent)
-        else:
-            seconds = _compile_seconds(planned, given.seconds)
-            references = Budgeted(seconds) if given.compile else None
-            measure = Bench(effort, peers, DEVICE, references, spent).row
+            sys.stdout.write(HEAD)
+            measure(planned, _by(workers, spent))
+            if short := [p for p in planned if _lacked_memory(rows.get((p.op.name, p.case.name)))]:
+                workers.end_all()  # they may hold the memory that these cases lacked
+                measure(short, _by(workers, spent))
+    else:
+        seconds = _compile_seconds(planned, given.seconds)
+        references = Budgeted(seconds) if given.compile else None
         sys.stdout.write(HEAD)
-        rows = _rows(planned, measure, write, end)
+        measure(planned, Bench(effort, peers, DEVICE, references, spent).row)
     took = time.monotonic() - begin
     sys.stdout.write(f"{len(rows)} cases in {took:.1f} s: {spent.summary()}\n")
-    return int(any(row["error"] for row in rows))
+    return int(any(row["error"] for row in rows.values()))
 
 
-def _rows(
-    planned: Iterable[Planned],
-    measure: Measure,
-    write: Callable[[list[Row]], None],
-    end: float | None,
-) -> list[Row]:
-    """A row for each case, as many as the time allows; `write` gets all after each one."""
-    rows: list[Row] = []
-    for case in planned:
-        if end is not None and time.monotonic() > end:
-            break
-        rows.append(measure(case))
-        write(rows)
-    return rows
+def _lacked_memory(row: Row | None) -> bool:
+    """Whether an implementation of this row's case ran out of memory."""
+    return row is not None and row.get("out_of_memory", False)
 
 
 def _compiled_ahead(
@@ -153,13 +153,17 @@ def _cases(op: Op) -> Iterator[tuple[str, Case]]:
 
 
 def _resumed(file: str | None, facts: Mapping[str, Any]) -> tuple[list[dict[str, Any]], float]:
-    """The rows of an interrupted run and its seconds; none if it ran on another machine."""
+    """The rows of an interrupted run, without those that lacked memory, and its seconds.
+
+    There are none if it ran on another machine.
+    """
     if not file or not Path(file).exists():
         return [], 0.0
     before = json.loads(Path(file).read_text())
     if any(before["machine"].get(name) != fact for name, fact in facts.items()):
         return [], 0.0
-    return before["rows"], before["machine"]["seconds"]
+    rows = [row for row in before["rows"] if not _lacked_memory(row)]
+    return rows, before["machine"]["seconds"]
 
 
 def _write(file: Path, results: Mapping[str, Any]) -> None:

@@ -78,12 +78,15 @@ class Workers:
         self._owners: dict[tuple[str, str], Connection] = {}
 
     def __enter__(self) -> Self:
-        with without_compile_pools():
-            for _ in range(self._count):
-                self._start()
+        for _ in range(self._count):
+            self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end_all()
+
+    def end_all(self) -> None:
+        """End all processes, which frees their memory. The next case starts a new one."""
         for connection in [*self._processes]:
             self._end(connection)
 
@@ -164,7 +167,8 @@ class Workers:
         process = multiprocessing.get_context("spawn").Process(
             target=serve, args=(theirs, *self._settings), daemon=True
         )
-        process.start()
+        with without_compile_pools():
+            process.start()
         theirs.close()  # else the end of the process would not end the connection
         self._processes[ours] = process
         return ours

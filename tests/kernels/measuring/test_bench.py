@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import re
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from bench.kernels import measure, page, phases, references, report, run, workers
+from bench.kernels import measure, page, phases, references, report, run
 from bench.kernels.peers import Peers
+from tests.kernels.measuring.small_bench import CASES, EFFORT, MACHINE, PLANNED, given
 from warpcall_kernels import ops
-from warpcall_kernels.measuring import _implementations
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
 ROW = {
@@ -41,48 +37,14 @@ ROW = {
     "do_bench_ms": 0.8,
     "error": None,
 }
-MACHINE = {"gpu": "a GPU", "torch": "1", "triton": "2", "cuda": "3", "python": "4", "date": "today"}
 RECORDED: dict[str, Any] = {
     "machine": "one NVIDIA H200, torch 2.11",
     "ops": {"permute": {"square": {"peers_ms": {"slow": 2.0, "fast": 1.0}}}},
 }
-CASES = [case for case in ops()["permute"].cases if case.name in ("square", "odd", "no dims")]
-PLANNED = [measure.Planned(ops()["permute"], "recorded", case) for case in CASES]
-EFFORT = measure.Effort(rounds=2, warm_seconds=0.01)
 
 
 def page_of(*rows: dict[str, Any]) -> str:
     return page.markdown({"machine": MACHINE, "rows": rows})
-
-
-def given(file: Path, **others: Any) -> argparse.Namespace:
-    options: dict[str, Any] = {
-        "op": [],
-        "match": "",
-        "group": "all",
-        "peers": None,
-        "json": str(file),
-    }
-    more = {"rounds": None, "short": True, "seconds": None, "ahead": 0, "compile": False}
-    return argparse.Namespace(**options | more | {"resume": True} | others)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A benchmark of three small cases on the CPU; returns what it measures."""
-    measured: list[str] = []
-
-    class Noting(measure.Bench):
-        def row(self, planned: measure.Planned) -> dict[str, Any]:
-            measured.append(planned.case.name)
-            return super().row(planned)
-
-    monkeypatch.setattr(run, "plan", lambda given: [*PLANNED])
-    monkeypatch.setattr(run, "machine", lambda: dict(MACHINE))
-    monkeypatch.setattr(run, "DEVICE", "cpu")
-    monkeypatch.setattr(run, "SHORT", EFFORT)
-    monkeypatch.setattr(run, "Bench", Noting)
-    return measured
 
 
 def test_a_report_has_times_ratios_and_shares() -> None:
@@ -223,6 +185,22 @@ def test_rows_of_another_machine_are_not_kept(tmp_path: Path, small: list[str]) 
     assert len(json.loads(file.read_text())["rows"]) == len(CASES)
 
 
+def test_a_case_that_lacked_memory_is_measured_again_by_a_resumed_run(
+    tmp_path: Path, small: list[str]
+) -> None:
+    file = tmp_path / "results.json"
+    run.run(given(file))
+    results = json.loads(file.read_text())
+    results["rows"][1]["out_of_memory"] = True
+    file.write_text(json.dumps(results))
+    small.clear()
+
+    run.run(given(file))
+
+    assert small == ["odd"]
+    assert len(json.loads(file.read_text())["rows"]) == len(CASES)
+
+
 def test_no_case_begins_after_the_end(tmp_path: Path, small: list[str]) -> None:
     file = tmp_path / "results.json"
 
@@ -269,113 +247,6 @@ def test_a_row_takes_its_time_in_the_phases_that_its_events_begin() -> None:
     assert {phases.OWN, phases.CHECKING, phases.PREPARING, phases.TIMING} <= set(spent.seconds)
     again = {"phase": "correctness", "implementation": "warpcall"}
     assert phases.of_event(again, called={"warpcall"}) == phases.CHECKING
-
-
-def test_kernels_that_were_called_undecided_choose_at_their_next_call() -> None:
-    kernel: Any = SimpleNamespace(launchers=["first", "second"], _cached_launcher="first")
-    torch_kernel: Any = CachingAutotuner
-    choose = torch_kernel.autotune_to_one_config
-
-    with references.undecided():
-        torch_kernel.autotune_to_one_config(kernel, "an argument", stream=0)
-        taken = kernel.launchers
-
-    assert taken == ["first"]
-    assert kernel.launchers == ["first", "second"]
-    assert kernel._cached_launcher is None
-    assert torch_kernel.autotune_to_one_config is choose
-
-
-@pytest.fixture
-def unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget after the test which implementations it registered."""
-    monkeypatch.setattr(_implementations, "_known", {**_implementations._known})
-
-
-@pytest.mark.usefixtures("unregistered")
-def test_a_reference_that_was_compiled_ahead_is_not_compiled_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compiled: list[Any] = []
-
-    def compile_it(function: Any, *, dynamic: bool) -> Any:
-        compiled.append(function)
-        return function
-
-    monkeypatch.setattr(torch, "compile", compile_it)
-    kept = references.Kept("cpu")
-    bench = measure.Bench(EFFORT, Peers({}), "cpu", kept)
-
-    kept.compile(ops()["permute"], CASES[0])
-    before = len(compiled)
-    square, odd = (bench.row(planned) for planned in PLANNED[:2])
-
-    assert before == 1
-    assert len(compiled) == 2  # the other case was not compiled ahead
-    assert square["compile_ms"] > 0
-    assert odd["compile_ms"] > 0
-
-
-@pytest.mark.usefixtures("unregistered")
-def test_a_reference_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(function: Any, *, dynamic: bool) -> Any:
-        raise RuntimeError("it cannot be compiled")
-
-    monkeypatch.setattr(torch, "compile", fail)
-    bench = measure.Bench(EFFORT, Peers({}), "cpu", references.Kept("cpu"))
-
-    row = bench.row(PLANNED[0])
-
-    assert row["compile_ms"] is None
-    assert row["ms"] > 0
-
-
-def test_cases_are_measured_by_the_processes_that_compiled_for_them(
-    tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "results.json"
-
-    status = run.run(given(file, ahead=2))
-
-    rows = json.loads(file.read_text())["rows"]
-    assert status == 0
-    assert small == []  # this process measures nothing
-    assert [row["case"] for row in rows] == [case.name for case in CASES]
-    assert all(row["ms"] > 0 for row in rows)
-    printed = capsys.readouterr().out
-    assert "compiled for 3 of 3 cases" in printed
-    assert "3 cases in" in printed
-
-
-def test_no_case_is_compiled_ahead_after_the_end() -> None:
-    with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
-        assert processes.compile(PLANNED, seconds=0) == []
-
-
-def test_a_process_that_ended_is_replaced() -> None:
-    with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
-        (process,) = processes._processes.values()
-        process.kill()
-        row, seconds = processes.row(PLANNED[0])
-
-    assert row["case"] == "square"
-    assert seconds[phases.TIMING] > 0
-
-
-def test_a_case_that_ends_two_processes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
-        start = processes._start
-
-        def start_dead() -> Connection:
-            connection = start()
-            processes._processes[connection].kill()
-            return connection
-
-        monkeypatch.setattr(processes, "_start", start_dead)
-        (process,) = processes._processes.values()
-        process.kill()
-        with pytest.raises(RuntimeError, match="that measured permute square have ended"):
-            processes.row(PLANNED[0])
 
 
 def test_a_measured_case_leaves_no_tensors_to_the_garbage_collector() -> None:
