@@ -15,6 +15,7 @@ import torch
 
 from tests.servers import Server, running_server
 from warpcall import AsyncClient, Client, StoredTensor
+from warpcall._client import client_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -53,13 +54,17 @@ def test_a_pickled_client_has_the_same_settings(gpu: Client) -> None:
 
 
 def test_a_pickled_stored_tensor_is_the_one_on_the_server(gpu: Client) -> None:
-    with gpu.put(torch.from_numpy(X).bfloat16()) as stored:
+    client_of.cache_clear()
+    own = client_of(gpu._core.recipe)  # the client of stored tensors that are unpickled
+    assert isinstance(own, Client)
+    with gpu.put(torch.from_numpy(X).bfloat16()) as stored, own:
         same = pickle.loads(pickle.dumps(stored))
 
         assert (same.id, same.shape, same.expires) == (stored.id, stored.shape, stored.expires)
         assert torch.equal(same.get(), stored.get())
         assert torch.equal(turned(gpu, same), stored.get().t())
         assert stored.id in same._repr_html_()
+    client_of.cache_clear()  # it is closed
 
 
 def test_processes_that_are_spawned_take_both(gpu: Client) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,18 +35,8 @@ def server() -> Iterator[Server]:
         yield started
 
 
-open_sockets: list[socket.socket] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed_sockets() -> Iterator[None]:
-    yield
-    while open_sockets:
-        open_sockets.pop().close()
-
-
 class Caller:
-    """One connection."""
+    """One connection, until the test lets go of it."""
 
     def __init__(self, server: Server) -> None:
         self.sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
@@ -53,7 +44,7 @@ class Caller:
             socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
         )  # what is sent leaves at once
         self._rest = b""
-        open_sockets.append(self.sock)
+        weakref.finalize(self, self.sock.close)
 
     def send(self, x: Floats, headers: str = "", dims: str = "1,0") -> None:
         self.sock.sendall(request(x, headers, dims))
