@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.gpu.cached_memory import CACHED_BYTES, given_back
 from tests.service.worker.lane_calls import check_many_calls, permutation
 from warpcall_kernels import ops
 from warpcall_service.devices import views
 from warpcall_service.devices.cuda import CAPTURED_AT
 from warpcall_service.devices.device import Device, Times
+from warpcall_service.devices.graphs import Graphs
 from warpcall_service.devices.open_device import open_device
 from warpcall_service.devices.tensors import CODES, OpCall
 from warpcall_service.devices.views import DIRECT_BYTES
@@ -175,6 +177,23 @@ def test_more_captured_calls_than_are_kept_are_right(
                 out = torch.frombuffer(arena, dtype=x.dtype, count=x.numel(), offset=at).zero_()
                 gpu.begin(work, place * step, at).times()
                 assert torch.equal(out.view(64, 15), x.T + place)
+
+
+class Waiting:
+    """A call that reads a value back, which no graph captures."""
+
+    name = "waiting"
+    inputs = outputs = ()
+    is_empty = False
+
+    def compute(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"out": torch.full((1,), torch.zeros(1, device="cuda").item())}
+
+
+def test_memory_is_given_back_after_a_call_that_could_not_be_captured(gpu: Device) -> None:
+    assert Graphs(torch.device("cuda:0")).capture(Waiting(), {}, {}) is None
+
+    assert given_back() >= CACHED_BYTES
 
 
 SMALL = [

@@ -19,6 +19,7 @@ import torch
 import triton.testing
 from torch import Tensor
 
+from tests.gpu.cached_memory import CACHED_BYTES, given_back
 from tests.kernels.measuring import wrong_implementations
 from warpcall_kernels import Op, measuring
 from warpcall_kernels.measuring import (
@@ -230,6 +231,18 @@ def test_random_numbers_can_be_drawn_after_a_call_that_could_not_be_captured(
     assert "not captured" in waiting.tags
     assert (random.status, random.error) == ("ok", None)
     torch.rand(1, device="cuda")
+
+
+def test_memory_is_given_back_after_a_call_that_could_not_be_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = Implementation("waiting", "for the device", _waiting)
+    monkeypatch.setitem(measuring._implementations._known, waiting.name, waiting)
+    case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
+    result = measure(case, ["waiting"], "cuda", PRECISIONS["quick"])
+    assert "not captured" in result.implementations[0].tags
+
+    assert given_back() >= CACHED_BYTES
 
 
 def test_an_error_that_sticks_ends_the_measurement_and_is_reported() -> None:

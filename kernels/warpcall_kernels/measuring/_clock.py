@@ -1,8 +1,7 @@
 """Clocks: device times by CUDA events on a GPU, and by perf_counter on a CPU.
 
 One sample is: overwrite the last-level cache, record an event, call, record an event. Before it, a
-    wait
-on the device lets the CPU queue all of this, so that no gap between launches is timed. A pair of
+wait on the device lets the CPU queue all of this, so that no gap between launches is timed. A pair of
 events without a call reads about 6 us on an H200. Short calls are therefore captured in one CUDA
 graph, many calls with rotated inputs that together exceed the cache, and the time of a replay is
 divided by their number.
@@ -10,11 +9,12 @@ divided by their number.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels.measuring._memory import Sets
+from warpcall_kernels.op.launch import end_failed_capture
 
 Inputs = Mapping[str, Tensor]
 Call = Callable[[Inputs], Any]
@@ -205,7 +206,7 @@ class CudaClock(Clock):
         if timed.replay is not None:
             calls, replays = ROW_CALLS, max(1, replays // ROW_CALLS)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with _capturing(graph):
                 for _ in range(calls):
                     timed.call(inputs)
             once = graph.replay
@@ -239,8 +240,7 @@ class CudaClock(Clock):
         graph = torch.cuda.CUDAGraph()
         kept = []  # outputs are kept, so that each call writes to its own memory
         try:
-            # The outer context restores the stream, which a failed capture does not.
-            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+            with _capturing(graph):
                 for inputs in timed.sets:
                     kept.append(timed.call(inputs))
         except torch.cuda.OutOfMemoryError:
@@ -301,6 +301,22 @@ class CpuClock(Clock):
 def clock(device: torch.device) -> Clock:
     """The clock of a device."""
     return CudaClock(device) if device.type == "cuda" else CpuClock()
+
+
+@contextlib.contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what the body launches. Raises RuntimeError if that is not possible."""
+    pool = torch.cuda.graph_pool_handle()
+    try:
+        # The outer context restores the stream, which a failed capture does not.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph, pool=pool),
+        ):
+            yield
+    except RuntimeError:
+        end_failed_capture(graph, pool)
+        raise
 
 
 def _event() -> torch.cuda.Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -95,6 +96,24 @@ def overlaps_launches() -> bool:
         return False
     capabilities = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
     return all(10 * major + minor >= PDL_CAPABILITY for major, minor in capabilities)
+
+
+def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+    """Undo what the capture of a CUDA graph that failed has left in torch's allocator.
+
+    In torch 2.11 `capture_end` raises the error of a capture before it ends the capture in the
+    allocator (https://github.com/pytorch/pytorch/pull/180395). From then on the process would give
+    no cached memory back: neither in `torch.cuda.empty_cache` nor for an allocation that finds no
+    other memory.
+
+    Args:
+        graph: whose `capture_end` was called, on the current device.
+        pool: the memory pool that it was captured with.
+    """
+    with contextlib.suppress(RuntimeError):
+        graph.reset()  # else a torch that ends it here would do so in the destructor, a second time
+    with contextlib.suppress(RuntimeError):  # it was ended before
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 
 
 def shared_bytes() -> int:

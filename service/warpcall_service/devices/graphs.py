@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from warpcall_kernels.op.launch import end_failed_capture
 from warpcall_service.devices.device import Times
 from warpcall_service.devices.tensors import Runnable
 
@@ -60,6 +61,7 @@ class Graphs:
                 finally:
                     graph.capture_end()
         except RuntimeError:
+            end_failed_capture(graph, self._pool)
             log.exception("a call of %s cannot be captured, and runs as before", work.name)
             return None
         call = GraphedCall(graph)
