@@ -1,9 +1,12 @@
-"""Waiting in tests for something that another process does."""
+"""Waiting in tests for something that another process does, or for its end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
 
 CHECK_EVERY_S = 0.02
 
@@ -19,3 +22,10 @@ def until(
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(CHECK_EVERY_S)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process runs. One that ended does not, although its parent may not have looked yet."""
+    with suppress(psutil.NoSuchProcess):  # it may end between the two
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

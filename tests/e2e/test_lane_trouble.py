@@ -12,7 +12,6 @@ from contextlib import ExitStack
 
 import httpx
 import numpy as np
-import psutil
 import pytest
 
 from bench.descriptors import held
@@ -30,6 +29,7 @@ from tests.servers import Server, running_server
 from tests.service.job_requests import JOB
 from tests.service.requests import log_of
 from tests.suspended import suspended
+from tests.waiting import lives
 from warpcall import Client
 
 
@@ -54,7 +54,7 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
                 path = "/v1/kernels/permute" if caller == "a call" else "/v1/jobs/preview"
                 asked = pool.submit(http.post, path, json=IDENTITY if caller == "a call" else JOB)
                 assert asked.result().status_code == 504
-            until(lambda: not lane.is_running() or lane.status() == psutil.STATUS_ZOMBIE)
+            until(lambda: not lives(lane))
 
         until(lambda: metric(stuck, "warpcall_lane_restarts_total") > 0)
         until(lambda: http.post("/v1/kernels/permute", json=IDENTITY).status_code == 200, 60)

@@ -21,6 +21,7 @@ from demo.server import stop
 from tests.servers import Server, running_server
 from tests.service.requests import log_of
 from tests.suspended import suspended
+from tests.waiting import lives
 from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -229,7 +230,7 @@ def test_a_killed_server_leaves_no_process_behind() -> None:
         lane = lane_of(doomed)
         doomed.process.kill()
         doomed.process.wait()
-        until(lambda: not lane.is_running() or lane.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: not lives(lane))
         with pytest.raises(RuntimeError, match="status -9"):
             stack.close()
 

@@ -14,6 +14,7 @@ import psutil
 
 from demo.server import Server
 from tests.template import BRIEF_JOBS, TEMPLATE
+from tests.waiting import lives
 from warpcall.jobs import UNFINISHED
 
 WAIT_S = 60.0
@@ -90,13 +91,6 @@ def processes(server: Server) -> list[psutil.Process]:
             if lives(child) and not any(other in " ".join(child.cmdline()) for other in NO_JOBS):
                 found.append(child)
     return found
-
-
-def lives(process: psutil.Process) -> bool:
-    """Whether it runs: what waits for its parent to look does not."""
-    with gone_is_gone():
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def measurer(server: Server) -> psutil.Process:

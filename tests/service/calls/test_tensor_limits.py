@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
-import psutil
 import pytest
 from safetensors.numpy import save
 
@@ -20,6 +19,7 @@ from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, problem_of, well
 from tests.service.stored_tensors import ALL, X, get, listed, memory, put
 from tests.suspended import suspend
+from tests.waiting import lives
 from warpcall import InvalidInput
 from warpcall_service.calls.tensor_session import common_lane
 
@@ -132,7 +132,7 @@ def test_what_a_lane_had_is_gone_with_its_process_and_said_so(
     lane = lane_of(shared[0])
 
     os.kill(lane.pid, signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(lane.pid) or lane.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not lives(lane))
     until(lambda: not listed(alice))
     answer = alice.get(f"{ALL}/x")
     until(lambda: well(alice).status_code == 200)

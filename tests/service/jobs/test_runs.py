@@ -25,7 +25,6 @@ from tests.service.job_requests import (
     client,
     ended,
     events,
-    lives,
     measurer,
     processes,
     reached,
@@ -34,7 +33,7 @@ from tests.service.job_requests import (
 )
 from tests.service.requests import well
 from tests.suspended import suspend
-from tests.waiting import until
+from tests.waiting import lives, until
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import TAG_VARIABLE
 from warpcall_service.store.tables import Job as Row

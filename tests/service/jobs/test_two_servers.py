@@ -28,7 +28,6 @@ from tests.service.job_requests import (
     client,
     ended,
     events,
-    lives,
     measurer,
     processes,
     reached,
@@ -38,7 +37,7 @@ from tests.service.job_requests import (
 )
 from tests.service.requests import logged
 from tests.suspended import suspend
-from tests.waiting import until
+from tests.waiting import lives, until
 from warpcall_service.store.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"

@@ -22,13 +22,12 @@ from tests.service.job_requests import (
     BRIEF,
     ended,
     gone_is_gone,
-    lives,
     reached,
     show,
     submit,
 )
 from tests.service.jobs.test_two_servers import WAITS, measured_once
-from tests.waiting import until
+from tests.waiting import lives, until
 from warpcall import Client
 from warpcall_service.store.node_table import NodeRow
 

@@ -23,7 +23,7 @@ from tests.service.job_requests import BRIEF, client, submit
 from tests.service.nodes.test_nodes import killed
 from tests.service.stopped_lane import stopped_lane
 from tests.suspended import suspended
-from tests.waiting import until
+from tests.waiting import lives, until
 from warpcall import Client
 from warpcall_service.http.listen import ServerError
 from warpcall_service.nodes.server_identity import ServerIdentity, own_url
@@ -86,8 +86,7 @@ def below(server: Server) -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process(server.process.pid).children()
-        if child.status() != psutil.STATUS_ZOMBIE
-        and "warpcall_service.supervisor.entry" in child.cmdline()
+        if lives(child) and "warpcall_service.supervisor.entry" in child.cmdline()
     ]
 
 

@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import pytest
 
 from warpcall_service.runs.one_shot import run_sandboxed
@@ -41,6 +43,16 @@ def settings(
 
 def sandbox(data_dir: Path, **changes: Any) -> Sandbox:
     return Sandbox(settings(data_dir, **changes))
+
+
+def bubblewraps() -> list[psutil.Process]:
+    """The processes of bubblewrap below this one."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "bwrap":
+                found.append(process)
+    return found
 
 
 def tried(

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.service.runs.sandboxes import ROOT, needs_bubblewrap, settings, tried
+from tests.service.runs.sandboxes import ROOT, bubblewraps, needs_bubblewrap, settings, tried
 from tests.suspended import suspend
-from tests.waiting import until
+from tests.waiting import lives, until
 from warpcall_service.runs import cgroups
 from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed
 
@@ -75,7 +75,7 @@ def nothing_is_left() -> object:
         return before.issuperset(groups_of_the_dead())
 
     until(all_are_removed, "a group is left")
-    assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "bwrap"]
+    assert bubblewraps() == []
 
 
 def groups_of_the_dead() -> list[Path]:
@@ -152,13 +152,6 @@ def test_a_process_that_is_left_behind_ends_with_the_others(tmp_path: Path) -> N
 
 def sleeping(seconds: str) -> list[psutil.Process]:
     return [p for p in psutil.process_iter() if shows(p) == ["sleep", seconds]]
-
-
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def shows(process: psutil.Process) -> list[str]:

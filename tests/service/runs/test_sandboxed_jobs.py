@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.service.job_requests import BRIEF
-from tests.service.runs.sandboxes import needs_bubblewrap, settings
+from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
 from tests.waiting import until
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
@@ -80,8 +80,7 @@ def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[Ru
 
     assert lease.since is None, "the lane has its device again"
     assert outcome.left == ()
-    left = psutil.Process().children(recursive=True)
-    until(lambda: not any(p.is_running() and p.name() == "bwrap" for p in left), "one is left")
+    until(lambda: not bubblewraps(), "one is left")
     return outcome, events
 
 

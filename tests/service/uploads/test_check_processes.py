@@ -15,6 +15,7 @@ from tests.service.compile_reports import sources
 from tests.service.runs.sandboxes import needs_bubblewrap, settings
 from tests.service.uploads.processes import reapers_of, waiting_of
 from tests.suspended import suspend
+from tests.waiting import lives
 from warpcall_service.runs.one_shot import OneShotError
 from warpcall_service.settings import Settings
 from warpcall_service.uploads.check_processes import CheckProcesses
@@ -188,7 +189,7 @@ def test_a_process_that_was_killed_is_replaced(
         (reaper,) = reapers()
         (process if victim == "process" else reaper).kill()
         for one in (process, reaper):
-            while one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
+            while lives(one):
                 await asyncio.sleep(0.02)
 
         assert not (await answer(processes))["waited"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.waiting import until
+from tests.waiting import lives, until
 
 # A worker that warms "cuda:0", and that loads nothing, because there may be no GPU.
 PROGRAM = """
@@ -125,4 +125,4 @@ def test_the_process_that_compiles_ends_with_the_worker_and_yields_to_all_others
         worker.send_signal(signal.SIGKILL)
 
         assert priority == 19
-        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: not lives(child))
