@@ -37,6 +37,11 @@ class Planned(NamedTuple):
     case: Case
 
     @property
+    def key(self) -> tuple[str, str]:
+        """The names of the op and of the case."""
+        return self.op.name, self.case.name
+
+    @property
     def has_reference(self) -> bool:
         """Whether torch.compile is timed for it."""
         return self.group == "recorded"

@@ -48,11 +48,11 @@ def run(given: argparse.Namespace) -> int:
     peers = Peers.read(given.peers, facts["gpu"])
     kept, before_s = _resumed(given.json, facts) if given.resume else ([], 0.0)
     done = {(row["op"], row["case"]) for row in kept}
-    planned = [p for p in plan(given) if (p.op.name, p.case.name) not in done]
+    planned = [p for p in plan(given) if p.key not in done]
     spent = phases.Phases()
     end = begin + given.seconds if given.seconds else None
 
-    rows: dict[tuple[str, str], Row] = {}  # by the names of the op and of the case
+    rows: dict[tuple[str, str], Row] = {}
 
     def measure(cases: Iterable[Planned], row_of: Measure) -> None:
         """Add or replace the row of each case, as many as the time allows."""
@@ -60,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
             if end is not None and time.monotonic() > end:
                 break
             row = row_of(case)
-            rows[case.op.name, case.case.name] = row
+            rows[case.key] = row
             write(row)
 
     def write(last: Row) -> None:
@@ -79,10 +79,11 @@ def run(given: argparse.Namespace) -> int:
         with Workers(given.ahead, effort, peers, DEVICE, given.compile) as workers:
             planned = _compiled_ahead(workers, planned, given.seconds, spent)
             sys.stdout.write(HEAD)
-            measure(planned, _by(workers, spent))
-            if short := [p for p in planned if _lacked_memory(rows.get((p.op.name, p.case.name)))]:
+            row_of = _by(workers, spent)
+            measure(planned, row_of)
+            if short := [p for p in planned if _lacked_memory(rows.get(p.key, {}))]:
                 workers.end_all()  # they may hold the memory that these cases lacked
-                measure(short, _by(workers, spent))
+                measure(short, row_of)
     else:
         seconds = _compile_seconds(planned, given.seconds)
         references = Budgeted(seconds) if given.compile else None
@@ -93,9 +94,9 @@ def run(given: argparse.Namespace) -> int:
     return int(any(row["error"] for row in rows.values()))
 
 
-def _lacked_memory(row: Row | None) -> bool:
-    """Whether an implementation of this row's case ran out of memory."""
-    return row is not None and row.get("out_of_memory", False)
+def _lacked_memory(row: Row) -> bool:
+    """Whether an implementation of this row's case ran out of memory. Older files do not say it."""
+    return bool(row.get("out_of_memory"))
 
 
 def _compiled_ahead(

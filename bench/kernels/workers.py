@@ -129,7 +129,7 @@ class Workers:
                     continue
                 if succeeded:
                     compiled.append(case)
-                    self._owners[case.op.name, case.case.name] = connection
+                    self._owners[case.key] = connection
             if not ready:
                 break
         for connection in busy:  # these take too long, and would disturb the measurements
@@ -144,7 +144,7 @@ class Workers:
         Raises:
             RuntimeError: the other process ended, too.
         """
-        owner = self._owners.get((planned.op.name, planned.case.name))
+        owner = self._owners.get(planned.key)
         for _ in range(2):
             if owner not in self._processes:
                 owner = next(iter(self._processes), None) or self._start()

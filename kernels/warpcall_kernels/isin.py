@@ -1,17 +1,17 @@
 """out[i] = whether elements[i] equals any of the test elements.
 
-Few test elements are held in registers, and each element is compared with all of them. The same is
-done with more test elements if there are few elements. Otherwise, some thousand test elements become a
-set in the shared memory of each program: a hash set, or a bitmap if they lie close together.
-More become a set in device memory, a bitmap or a hash set, which is built and then
-probed. If the elements are not more than the test elements, a Bloom filter of them rejects most test elements, and the others
-become the set. If the L2 does not hold the set of the test elements, a filter of these rejects most
-elements first. The variants are in `_isin/plan.py`. They depend on shapes and dtypes alone, so that
-nothing waits for the GPU.
+Few test elements are held in registers, and each element is compared with all of them. The same is done
+with more test elements if there are few elements. Otherwise, some thousand test elements become a set
+in the shared memory of each program: a hash set, or a bitmap if they lie close together. More become a
+set in device memory, a bitmap or a hash set, which is built and then probed. If the elements are not
+more than the test elements, a Bloom filter of them rejects most test elements, and the others become
+the set. If the L2 does not hold the set of the test elements, a filter of these rejects most elements
+first. The variants are in `_isin/plan.py`. They depend on shapes and dtypes alone, so that nothing
+waits for the GPU.
 
-Bytes: elements are read once, and test elements once or, where programs have sets of their own, once by each program, from the
-L2 mostly. One byte is written for each element. A set in
-device memory comes on top, with a header of 16 words and a table:
+Bytes: elements are read once, and test elements once or, where programs have sets of their own, once by
+each program, from the L2 mostly. One byte is written for each element. A set in device memory comes on
+top, with a header of 16 words and a table:
 
 - 128 B for 8-bit types, 8 KB for 16-bit types, 512 MiB for the full bitmap of a 32-bit type;
 - for others, 4 to 8 slots of 4 or 8 bytes for each member, or up to 32 for each of few members;

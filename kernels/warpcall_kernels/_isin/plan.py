@@ -114,8 +114,8 @@ LOOKED_UP = (
     (1 << 21, 512, 8, 1),
     (EVERY, 256, 4, 2),
 )
-# The first entry is taken for up to so many elements if there are at least as many test elements. 2^20 int32 in 2^20 by LARGE: 44.3
-# and 33.9 us, 45.0 and 33.7 otherwise.
+# The first entry is taken for up to so many elements if there are at least as many test elements. 2^20 int32 in 2^20 by
+# LARGE: 44.3 and 33.9 us, 45.0 and 33.7 otherwise.
 LOOKED_UP_FIRST = 1 << 20
 LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4, 4))
 
@@ -124,8 +124,8 @@ LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4,
 # 2^20 int64 in 2^20: 51.6 and 37.6, 52.1 and 39.0 with 8 warps, 51.7 and 42.5 with 256.
 ADDED = ((1 << 16, 64, 1), (1 << 17, 256, 8), (EVERY, 512, 4))
 # Words of the set that such a program zeroes at a time, and at most. If the elements are dense, only the words of a
-# bitmap are zeroed. 2^18 int64 in 2^18: 21.5 and 17.4 us, 22.4 and 19.9 when the launch before zeroed all; with at most 2^9
-# words: 23.0 and 18.7.
+# bitmap are zeroed. 2^18 int64 in 2^18: 21.5 and 17.4 us, 22.4 and 19.9 when the launch before zeroed all; with at most
+# 2^9 words: 23.0 and 18.7.
 ZEROED, MOST_ZEROED = 512, 1 << 11
 # Slots up to which all of them are zeroed, while the launch before runs. On an H200, 2^14 int64 in 2^16: 11.6 and 11.3
 # us, 11.9 and 11.1 otherwise.
@@ -152,9 +152,10 @@ FEW_SLOTS = 1 << 18
 # read the same few lines of the filter at first: 2^8 sparse int32 in 2^22 on an H200: 25 us, 74 with 2^12.
 TESTS_A_SLOT, BITMAP_TESTS, SLOTS_OF_MANY_TESTS = 8, 1 << 20, 1 << 16
 # Members up to which no insertion reads a slot before its atomic. For more, it does in blocks of which a member equals
-# the first one, because the atomics of equal members contend. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read. On an H200, sparse
-# and dense: 2^22 int32 in 2^20 by LARGE: 68 and 54 us, 85 and 63 if slots are always read. With all members but one
-# equal: 59, 134. 2^20 int32 in 2^22 by REVERSED with 16 different elements: 71, 163 if they are never read.
+# the first one, because the atomics of equal members contend. 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if
+# slots are read. On an H200, sparse and dense: 2^22 int32 in 2^20 by LARGE: 68 and 54 us, 85 and 63 if slots are always
+# read. With all members but one equal: 59, 134. 2^20 int32 in 2^22 by REVERSED with 16 different elements: 71, 163 if
+# they are never read.
 UNREAD = 1 << 18
 # Test elements from which on dense elements of REVERSED have a bitmap beside that of the test elements.
 # 2^12 dense int32 in 2^18: 12.8 us, 15.6 by LARGE, where all test elements set bits.

@@ -19,7 +19,6 @@ from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, header, problem_of, tensor, well
 from tests.suspended import suspend, suspended
-from tests.waiting import lives
 
 PATIENCE_S = 60.0
 until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
@@ -174,7 +173,7 @@ def test_the_process_ends_with_a_server_that_is_killed() -> None:
         kill_a_server(left)
 
     (process,) = left
-    until(lambda: not lives(process))
+    until(lambda: not waiting.lives(process))
 
 
 def kill_a_server(left: list[psutil.Process]) -> None:

@@ -36,7 +36,7 @@ def server() -> Iterator[Server]:
 
 
 class Caller:
-    """One connection, until the test lets go of it."""
+    """One connection, which is closed when nothing refers to the caller any more."""
 
     def __init__(self, server: Server) -> None:
         self.sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
