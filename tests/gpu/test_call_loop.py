@@ -196,6 +196,12 @@ def test_memory_is_given_back_after_a_call_that_could_not_be_captured(gpu: Devic
     assert given_back() >= CACHED_BYTES
 
 
+def test_random_numbers_can_be_drawn_after_a_call_that_could_not_be_captured(gpu: Device) -> None:
+    assert Graphs(torch.device("cuda:0")).capture(Waiting(), {}, {}) is None
+
+    torch.rand(1, device="cuda")
+
+
 SMALL = [
     pytest.param(op.name, case.name, id=f"{op.name}: {case.name}")
     for op in ops().values()

@@ -247,7 +247,6 @@ class CudaClock(Clock):
             raise
         except RuntimeError:  # the call synchronizes, or allocates memory not through torch
             self.synchronize()
-            _end_capture_of_random_numbers()
             timed.method, timed.tags = f"loop of {timed.repeats}", (*timed.tags, "not captured")
             return
 
@@ -321,16 +320,6 @@ def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's gap
-
-
-def _end_capture_of_random_numbers() -> None:
-    """Let the current device's random generator be used again after a capture that failed.
-
-    Torch leaves its state as it is during a capture. Without this every later call that draws
-    random numbers on the device would raise RuntimeError, also one of another implementation.
-    """
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    generator.graphsafe_set_state(generator.clone_state())
 
 
 def _cpu_cache_bytes() -> int:

@@ -99,12 +99,13 @@ def overlaps_launches() -> bool:
 
 
 def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
-    """Undo what the capture of a CUDA graph that failed has left in torch's allocator.
+    """Undo what the capture of a CUDA graph that failed has left in torch.
 
     In torch 2.11 `capture_end` raises the error of a capture before it ends the capture in the
     allocator (https://github.com/pytorch/pytorch/pull/180395). From then on the process would give
     no cached memory back: neither in `torch.cuda.empty_cache` nor for an allocation that finds no
-    other memory.
+    other memory. The random generator of the device is left in the capture, too, so that every later
+    call that draws random numbers there would raise RuntimeError.
 
     Args:
         graph: whose `capture_end` was called, on the current device.
@@ -114,6 +115,9 @@ def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> No
         graph.reset()  # else a torch that ends it here would do so in the destructor, a second time
     with contextlib.suppress(RuntimeError):  # it was ended before
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    with contextlib.suppress(RuntimeError):  # the device is lost
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def shared_bytes() -> int:

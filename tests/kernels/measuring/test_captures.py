@@ -32,26 +32,33 @@ def test_a_capture_that_failed_is_undone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert undone == [(graph, POOL)]
 
 
-@pytest.mark.parametrize("knows", [True, False])
-def test_a_capture_is_ended_in_the_allocator_after_the_graph_was_reset(
-    monkeypatch: pytest.MonkeyPatch, knows: bool
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_is_ended_after_the_graph_was_reset(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     done: list[Any] = []
 
+    def do(step: Any) -> None:
+        done.append(step)
+        if fails:
+            raise RuntimeError("the device is lost, or the allocator knows no such capture")
+
     class Graph:
         def reset(self) -> None:
-            done.append("reset")
-            raise RuntimeError("as a lost device does")
+            do("reset")
 
-    def end(index: int, pool: tuple[int, int]) -> None:
-        done.append((index, pool))
-        if not knows:
-            raise RuntimeError("the allocator knows no such capture")
+    class Generator:
+        def clone_state(self) -> str:
+            return "a state of its own"
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end)
+        def graphsafe_set_state(self, state: str) -> None:
+            do(state)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "default_generators", (None, Generator()))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *given: do(given))
     graph: Any = Graph()
 
     launch.end_failed_capture(graph, POOL)
 
-    assert done == ["reset", (3, POOL)]
+    assert done == ["reset", (1, POOL), "a state of its own"]
