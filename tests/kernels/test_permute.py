@@ -224,6 +224,15 @@ def test_a_small_part_of_a_tensor_of_more_than_2_to_the_31_elements(device: str)
     assert torch.equal(permute(x, (1, 0)), x.T)
 
 
+def test_a_row_of_more_than_2_to_the_31_elements_that_lie_apart(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("needs the memory of a GPU")
+    x = torch.randint(0, 256, (2**32 + 11,), dtype=torch.uint8, device=device)[::2]
+
+    assert variant(x, (0,)) == "rows"
+    assert torch.equal(permute(x, (0,)), x)
+
+
 @pytest.mark.parametrize("size", [2, 3, 5, 7, 8, 641, 46341, 2**20 + 7, 2**30 + 1, 2**31 - 1])
 def test_divisions_of_indices_are_exact(size: int) -> None:
     walker = division_arguments((4, size), (size, 1))

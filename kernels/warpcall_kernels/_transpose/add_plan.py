@@ -27,6 +27,7 @@ from warpcall_kernels._transpose.strides import (
     merge,
     needs_int64,
     reach,
+    reciprocal,
 )
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.launch import Launch, Layout
@@ -133,7 +134,9 @@ def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim], variant: Varian
             "units_h": size_h // align_h,
             "units_w": size_w // align_w,
             "tiles_h": tiles_h,
+            "tiles_h_reciprocal": reciprocal(tiles_h),
             "tiles_w": tiles_w,
+            "tiles_w_reciprocal": reciprocal(tiles_w),
             "stride_ah": ah,
             "stride_aw": aw,
             "stride_bw": bw,

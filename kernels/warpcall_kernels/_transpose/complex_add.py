@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._transpose.kernels import UNSPECIALIZED_ADD
-from warpcall_kernels._transpose.strides import offset
+from warpcall_kernels._transpose.strides import divide, offset
 
 
 @triton.jit
@@ -64,7 +64,9 @@ def complex_add_kernel(
     units_h: tl.tensor,
     units_w: tl.tensor,
     tiles_h: tl.tensor,
+    tiles_h_reciprocal: tl.tensor,
     tiles_w: tl.tensor,
+    tiles_w_reciprocal: tl.tensor,
     stride_ah: tl.tensor,
     stride_aw: tl.tensor,
     stride_bw: tl.tensor,
@@ -89,13 +91,11 @@ def complex_add_kernel(
     Sizes and strides are in elements; the pointers of complex operands are to their parts.
     """
     TYPE: tl.constexpr = out_ptr.dtype.element_ty
-    pid = tl.program_id(0)
+    number, tile_h = divide(tl.program_id(0), tiles_h, tiles_h_reciprocal)
+    batch, tile_w = divide(number, tiles_w, tiles_w_reciprocal)
     if WIDE:
-        pid = pid.to(tl.int64)
-    first_h = pid % tiles_h * BLOCK_H
-    pid = pid // tiles_h
-    first_w = pid % tiles_w * BLOCK_W
-    batch = pid // tiles_w
+        tile_h, tile_w, batch = tile_h.to(tl.int64), tile_w.to(tl.int64), batch.to(tl.int64)
+    first_h, first_w = tile_h * BLOCK_H, tile_w * BLOCK_W
     h, w = first_h + tl.arange(0, BLOCK_H), first_w + tl.arange(0, BLOCK_W)
     size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
     a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W) * (2 if COMPLEX_A else 1)

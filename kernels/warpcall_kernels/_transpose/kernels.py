@@ -5,18 +5,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels._transpose.strides import offset
+from warpcall_kernels._transpose.strides import divide, offset
 
 # Arguments that Triton does not compile variants for. What divides them is said by ALIGN, ALIGN_W,
 # ...
-UNSPECIALIZED_ROWS = ("rows", "units", "stride_xc")
+UNSPECIALIZED_ROWS = ("rows", "col_tiles", "col_tiles_reciprocal", "units", "stride_xc")
 UNSPECIALIZED_TILES = (
-    *("units_i", "units_j", "tiles_i", "tiles_j", "near", "stride_xi"),
+    *("units_i", "units_j", "tiles_i", "tiles_i_reciprocal", "tiles_j", "tiles_j_reciprocal"),
+    *("near", "near_reciprocal", "stride_xi"),
     *("i_sizes", "i_factors", "i_shifts", "i_steps"),
     *("j_sizes", "j_factors", "j_shifts", "j_steps"),
 )
 UNSPECIALIZED_ADD = (
-    *("units_h", "units_w", "tiles_h", "tiles_w"),
+    *("units_h", "units_w", "tiles_h", "tiles_h_reciprocal", "tiles_w", "tiles_w_reciprocal"),
     *("stride_ah", "stride_aw", "stride_bw", "stride_bh"),
 )
 
@@ -53,6 +54,7 @@ def rows_kernel(
     out_ptr: tl.tensor,
     rows: tl.int64,
     col_tiles: tl.tensor,
+    col_tiles_reciprocal: tl.tensor,
     units: tl.tensor,
     stride_xc: tl.int64,
     sizes: tl.tensor,
@@ -67,11 +69,11 @@ def rows_kernel(
     COLS: tl.constexpr,
 ) -> None:
     """Gather rows that are contiguous in the output, where row r begins at r * columns."""
-    pid = tl.program_id(0)
+    row_tile, col_tile = divide(tl.program_id(0), col_tiles, col_tiles_reciprocal)
     if WIDE:
-        pid = pid.to(tl.int64)
-    row = pid // col_tiles * ROWS + tl.arange(0, ROWS)
-    col = pid % col_tiles * COLS + tl.arange(0, COLS)
+        row_tile, col_tile = row_tile.to(tl.int64), col_tile.to(tl.int64)
+    row = row_tile * ROWS + tl.arange(0, ROWS)
+    col = col_tile * COLS + tl.arange(0, COLS)
     columns = units * ALIGN  # the compiler then knows that ALIGN divides it
     inside = (row < rows)[:, None] & (col < columns)[None, :]
     begin = linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
@@ -87,8 +89,11 @@ def tiles_kernel(
     units_i: tl.tensor,
     units_j: tl.tensor,
     tiles_i: tl.tensor,
+    tiles_i_reciprocal: tl.tensor,
     tiles_j: tl.tensor,
+    tiles_j_reciprocal: tl.tensor,
     near: tl.tensor,
+    near_reciprocal: tl.tensor,
     stride_xi: tl.tensor,
     i_sizes: tl.tensor,
     i_factors: tl.tensor,
@@ -117,15 +122,14 @@ def tiles_kernel(
     Programs walk the tiles in the order of the output: along j, then along the last `near` elements
     of the other dims, along i, and along what remains of the other dims.
     """
-    pid = tl.program_id(0)
+    number, tile_j = divide(tl.program_id(0), tiles_j, tiles_j_reciprocal)
+    number, beside = divide(number, near, near_reciprocal)
+    number, tile_i = divide(number, tiles_i, tiles_i_reciprocal)
+    rest = number * near + beside
     if WIDE:
-        pid = pid.to(tl.int64)
-    j = pid % tiles_j * BLOCK_J + tl.arange(0, BLOCK_J)
-    pid = pid // tiles_j
-    beside = pid % near
-    pid = pid // near
-    i = pid % tiles_i * BLOCK_I + tl.arange(0, BLOCK_I)
-    rest = pid // tiles_i * near + beside
+        tile_i, tile_j, rest = tile_i.to(tl.int64), tile_j.to(tl.int64), rest.to(tl.int64)
+    i = tile_i * BLOCK_I + tl.arange(0, BLOCK_I)
+    j = tile_j * BLOCK_J + tl.arange(0, BLOCK_J)
     x_ptr += offset(rest, sizes, x_strides, NDIM, ALIGN_X)
     out_ptr += offset(rest, sizes, out_strides, NDIM, ALIGN_OUT)
     # The compiler knows what divides these sizes, and therefore how wide a masked access may be.
@@ -162,7 +166,9 @@ def transpose_add_kernel(
     units_h: tl.tensor,
     units_w: tl.tensor,
     tiles_h: tl.tensor,
+    tiles_h_reciprocal: tl.tensor,
     tiles_w: tl.tensor,
+    tiles_w_reciprocal: tl.tensor,
     stride_ah: tl.tensor,
     stride_aw: tl.tensor,
     stride_bw: tl.tensor,
@@ -184,13 +190,12 @@ def transpose_add_kernel(
     BLOCK_W: tl.constexpr,
 ) -> None:
     """Transpose h, the rows of a, with w, its columns, tile by tile, and add b."""
-    pid = tl.program_id(0)
+    number, tile_h = divide(tl.program_id(0), tiles_h, tiles_h_reciprocal)
+    batch, tile_w = divide(number, tiles_w, tiles_w_reciprocal)
     if WIDE:
-        pid = pid.to(tl.int64)
-    h = pid % tiles_h * BLOCK_H + tl.arange(0, BLOCK_H)
-    pid = pid // tiles_h
-    w = pid % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)
-    batch = pid // tiles_w
+        tile_h, tile_w, batch = tile_h.to(tl.int64), tile_w.to(tl.int64), batch.to(tl.int64)
+    h = tile_h * BLOCK_H + tl.arange(0, BLOCK_H)
+    w = tile_w * BLOCK_W + tl.arange(0, BLOCK_W)
     size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
     a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W)
     b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H)

@@ -37,6 +37,7 @@ from warpcall_kernels._transpose.strides import (
     merge,
     needs_int64,
     reach,
+    reciprocal,
 )
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch
 
@@ -270,7 +271,7 @@ def _rows(permutation: Permutation) -> Program:
         outer, columns = dims, 1
     cols = min(triton.next_power_of_2(columns), constants.ROWS_BYTES // word // 4)
     rows = math.prod(n for n, _ in outer)
-    block = min(constants.ROWS_BYTES // word, constants.ROWS_WORDS) // cols
+    block = constants.ROWS_BYTES // word // cols
     col_tiles = triton.cdiv(columns, cols)
     return Program(
         rows_kernel,
@@ -278,6 +279,7 @@ def _rows(permutation: Permutation) -> Program:
         {
             "rows": rows,
             "col_tiles": col_tiles,
+            "col_tiles_reciprocal": reciprocal(col_tiles),
             "units": columns // align,
             "stride_xc": step,
             **division_arguments(tuple(n for n, _ in outer), tuple(s[X] for _, s in outer)),
@@ -321,8 +323,11 @@ def _tiles(permutation: Permutation) -> Program:
             "units_i": size_i // align_x,
             "units_j": size_j // align_out,
             "tiles_i": tiles_i,
+            "tiles_i_reciprocal": reciprocal(tiles_i),
             "tiles_j": tiles_j,
+            "tiles_j_reciprocal": reciprocal(tiles_j),
             "near": near,
+            "near_reciprocal": reciprocal(near),
             "stride_xi": stride_xi,
             **division_arguments(tuple(n for n, _ in side_i), i_strides, "i_"),
             **division_arguments(tuple(n for n, _ in side_j), j_strides, "j_"),

@@ -101,6 +101,28 @@ def division_arguments(
     }
 
 
+def reciprocal(size: int) -> int:
+    """What `divide` takes to divide by `size`, which is at least 1: a factor and, in the bits above, a shift.
+
+    With 2^(l-1) < size <= 2^l, n // size is n * factor, shifted right by 31 + l, for any n below 2^31. The
+    factor is 2^(31+l) / size, rounded up, and has 32 bits.
+    """
+    shift = 31 + (size - 1).bit_length()
+    return shift << 32 | -(-(1 << shift) // size)
+
+
+@triton.jit
+def divide(n: tl.tensor, size: tl.tensor, reciprocal: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """The quotient and the remainder of n, an int32 from 0 on, divided by `size`.
+
+    A program cannot load anything before it has divided its number up to three times, and a division by a number
+    that the compiler does not know has some 20 instructions, of which each waits for the one before.
+    """
+    product = n.to(tl.uint32).to(tl.uint64) * reciprocal.to(tl.uint32)
+    quotient = (product >> (reciprocal >> 32).to(tl.uint64)).to(tl.int32)
+    return quotient, n - quotient * size
+
+
 @triton.jit
 def offset(
     index: tl.tensor,
