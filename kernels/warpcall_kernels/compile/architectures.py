@@ -25,7 +25,7 @@ class Architecture(NamedTuple):
         capability: compute capability, 90 for 9.0.
         warps: the most warps on a multiprocessor.
         blocks: the most blocks on a multiprocessor.
-        shared_bytes: shared memory of a multiprocessor. A block may have 1 KiB less.
+        shared_bytes: shared memory of a multiprocessor.
         device: name of the GPU that code asks about, such as for its number of multiprocessors.
         multiprocessors: how many this GPU has.
     """
@@ -41,6 +41,11 @@ class Architecture(NamedTuple):
     def name(self) -> str:
         """The name, such as "sm_90"."""
         return f"sm_{self.capability}"
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """Shared memory that a block may have."""
+        return self.shared_bytes - RESERVED_SHARED
 
 
 ARCHITECTURES = {
@@ -80,6 +85,12 @@ def architecture(name: object) -> Architecture:
     if found is None:
         raise InvalidInput("gpu", f"gpu must be one of {listed(ARCHITECTURES)}, got {brief(name)}")
     return found
+
+
+def of_capability(capability: int) -> Architecture:
+    """The architecture of this compute capability, or one with the least shared memory if it is not known."""
+    least = min(ARCHITECTURES.values(), key=lambda one: one.shared_bytes)
+    return ARCHITECTURES.get(f"sm_{capability}", least)
 
 
 def occupancy(target: Architecture, registers: int, shared_bytes: int, warps: int) -> Occupancy:

@@ -21,14 +21,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITFunction
 
-from warpcall_kernels.compile.architectures import (
-    KIB,
-    REGISTERS,
-    THREADS,
-    Architecture,
-    Occupancy,
-    occupancy,
-)
+from warpcall_kernels.compile.architectures import KIB, Architecture, Occupancy, occupancy
 from warpcall_kernels.compile.resources import Resources, resources, sass
 from warpcall_kernels.compile.warm import CompileOnlyDriver
 from warpcall_kernels.op.launch import Launch
@@ -133,7 +126,7 @@ class LaunchRecorder:
         def compile_all(tuner: Any, *args: Any, **kwargs: Any) -> Any:
             return self._compile_configs(tuner, args, kwargs)
 
-        triton.runtime.driver.set_active(_Driver(self._target))
+        triton.runtime.driver.set_active(_Driver(self._target.capability))
         triton.knobs.compilation.always_compile = True  # a cached entry may lack its texts
         JITFunction.run, Autotuner.run = compile_only, compile_all
         try:
@@ -246,30 +239,13 @@ class LaunchRecorder:
 
 
 class _Driver(CompileOnlyDriver):
-    """A driver for code that also asks about the device."""
-
-    def __init__(self, target: Architecture) -> None:
-        super().__init__(target.capability)
-        self.utils = _Utilities(target)
+    """A driver for code that also asks which device is the current one."""
 
     def get_current_device(self) -> int:
         return int(self._target.arch)  # Triton keeps compiled kernels by device
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cuda", 0)
-
-
-class _Utilities:
-    def __init__(self, target: Architecture) -> None:
-        self._target = target
-
-    def get_device_properties(self, device: int) -> dict[str, int]:
-        return {
-            "max_shared_mem": self._target.shared_bytes - KIB,
-            "max_num_regs": REGISTERS,
-            "multiprocessor_count": self._target.multiprocessors,
-            "warpSize": THREADS,
-        }
 
 
 def _evaluated(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from warpcall_kernels.compile.architectures import KIB, REGISTERS, THREADS, Architecture
+from warpcall_kernels.compile.architectures import REGISTERS, THREADS, Architecture
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def pretending(target: Architecture) -> Iterator[None]:
         warp_size=THREADS,
         regs_per_multiprocessor=REGISTERS,
         max_threads_per_multi_processor=target.warps * THREADS,
-        shared_memory_per_block_optin=target.shared_bytes - KIB,
+        shared_memory_per_block_optin=target.block_shared_bytes,
         shared_memory_per_multiprocessor=target.shared_bytes,
     )
     answers = {

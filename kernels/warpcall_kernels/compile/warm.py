@@ -8,6 +8,7 @@ sm_90 on a machine without a GPU.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from warpcall_kernels import Op, ops
+from warpcall_kernels.compile.architectures import REGISTERS, THREADS, Architecture, of_capability
 from warpcall_kernels.op import launch
 from warpcall_kernels.op.cases import Case
 
@@ -35,7 +37,10 @@ DTYPE_GROUPS = (
 
 
 class CompileOnlyDriver:
-    """Replaces Triton's CUDA driver: one device that kernels are compiled for and never run on."""
+    """Replaces Triton's CUDA driver: one device that kernels are compiled for and never run on.
+
+    What it says of the device is that of a typical GPU of its architecture.
+    """
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -48,6 +53,23 @@ class CompileOnlyDriver:
 
     def get_current_stream(self, device: int) -> int:
         return 0
+
+    @functools.cached_property
+    def utils(self) -> _Utilities:
+        return _Utilities(of_capability(self._target.arch))
+
+
+class _Utilities:
+    def __init__(self, target: Architecture) -> None:
+        self._target = target
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {
+            "max_shared_mem": self._target.block_shared_bytes,
+            "max_num_regs": REGISTERS,
+            "multiprocessor_count": self._target.multiprocessors,
+            "warpSize": THREADS,
+        }
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,7 @@ from warpcall_kernels.op.errors import InvalidInput
 
 VECTOR_BYTES = 16  # the widest access of a thread
 PDL_CAPABILITY = 90  # the least compute capability, times 10, with programmatic dependent launch
-# Bytes of shared memory that a program may have, by the compute capability times 10, and the least of all others
-# from 8.0 on.
-SHARED_BYTES = {80: 166_912, 87: 166_912, 90: 232_448, 100: 232_448, 103: 232_448}
-LEAST_SHARED_BYTES = 101_376
+SHARED_BYTES = 232_448  # of shared memory, which a program may have on an H200
 
 # A Layout as a bare tuple: the key under which a launcher keeps the plan of a call. A launcher
 # makes one for each tensor of each call, and a NamedTuple would take twice as long.
@@ -122,11 +119,13 @@ def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> No
 
 def shared_bytes() -> int:
     """Bytes of shared memory that a program may have on all devices; without any, what an H200 has."""
-    if _takes_metas:
-        target = triton.runtime.driver.active.get_current_target()
-        return SHARED_BYTES.get(target.arch, LEAST_SHARED_BYTES)
+    if _takes_metas:  # kernels are compiled for a device that need not be there
+        driver: Any = triton.runtime.driver.active
+        return int(
+            driver.utils.get_device_properties(driver.get_current_device())["max_shared_mem"]
+        )
     if triton.knobs.runtime.interpret or not torch.cuda.is_available():
-        return SHARED_BYTES[90]
+        return SHARED_BYTES
     devices: list[Any] = [*map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))]
     return min(int(device.shared_memory_per_block_optin) for device in devices)
 

@@ -36,7 +36,7 @@ class Driver(CompileOnlyDriver):
     """A driver whose kernels can be launched and do nothing."""
 
     launcher_cls = Launcher
-    utils = SimpleNamespace(
+    utils: Any = SimpleNamespace(
         get_device_properties=lambda device: {"max_shared_mem": 1 << 17},
         load_binary=lambda name, kernel, shared, device: (None, 1, 32, 0, 1024),
     )
