@@ -249,6 +249,8 @@ SWEEP = tuple(
 _CANDIDATES = [
     (TileSize(i, j, warps),)
     for i, j, warps in (
+        (32, 16, 2),
+        (32, 32, 4),
         (32, 64, 4),
         (64, 64, 4),
         (64, 64, 8),
@@ -268,6 +270,7 @@ TUNING = tuple(
         ("TILES_ONE_WORD[2]", _CANDIDATES, ("(4,2,0, 3, 1)",)),
         ("THREADS[2]", _THREADS, ("2D odd",)),
         ("TILES_SMALL[2]", _CANDIDATES, ("small 512",)),
+        ("TILES_SMALL[4]", _CANDIDATES, ("small (0,2,1)",)),
         ("TILES[4]", _CANDIDATES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
         ("TILES[1]", _CANDIDATES, ("2D u8", "4D (0,3,2,1)")),
     )

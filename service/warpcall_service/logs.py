@@ -100,9 +100,9 @@ def clock() -> str:
     return time.strftime("%H:%M:%S")
 
 
-def announce(line: str) -> None:
-    """Write a line to stdout from a thread of its own, because this may block for ever."""
-    fd, data = _fd_of(sys.stdout), f"{line}\n".encode()
+def announce(*lines: str) -> None:
+    """Write lines to stdout from a thread of their own, because this may block for ever."""
+    fd, data = _fd_of(sys.stdout), "".join(f"{line}\n" for line in lines).encode()
 
     def write_all() -> None:
         with suppress(OSError):

@@ -143,17 +143,16 @@ async def serve_lanes(
         )
         listeners = [listener]
         if place is None:
-            logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
+            lines = [f"Warpcall listens on {where}, kernels run on {devices}"]
+            if sys.stdout is not None and sys.stdout.isatty():
+                needs_key = account_sync.authenticator.needs_key
+                lines += _next_steps(url_of(settings, listener), needs_key)
+            logs.announce(*lines)
         else:
             log.info("the server listens on %s, kernels run on %s", where, devices)
             if place.public_port is not None:
                 listeners.append(listen_shared(settings.host, place.public_port))
             os.write(place.ready_fd, url.encode())
-        if place is None and sys.stdout is not None and sys.stdout.isatty():
-            for line in _next_steps(
-                url_of(settings, listener), account_sync.authenticator.needs_key
-            ):
-                logs.announce(line)
         await server.serve(sockets=listeners)
     finally:
         watching.cancel()
