@@ -101,7 +101,7 @@ def clock() -> str:
 
 
 def announce(*lines: str) -> None:
-    """Write lines to stdout from a thread of their own, because this may block for ever."""
+    """Write lines to stdout in one write, from a thread of its own, because this may block for ever."""
     fd, data = _fd_of(sys.stdout), "".join(f"{line}\n" for line in lines).encode()
 
     def write_all() -> None:

@@ -83,20 +83,18 @@ def division_arguments(
 ) -> dict[str, Any]:
     """The arguments of `linear_to_offset` for dims of these sizes and strides, prefixed by `side`.
 
-    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1,
-    for any n below 2^31. The factor is 2^(31+l) / size, rounded up, and is passed as a signed
-    number. And n % size is n - n // size * size, so that an offset is a sum of quotients, each
-    times a step.
+    A quotient is the high word of n * factor, shifted right by l - 1: see `_factor_of`. The factor is
+    passed as a signed number. And n % size is n - n // size * size, so that an offset is a sum of
+    quotients, each times a step.
     """
     # Only the step of the first dim is used. Its other arguments are 0, so that the kernel is not
     # compiled again for other values.
-    lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
-    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
+    pairs = [_factor_of(size) for size in sizes[1:]]
     below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
     return {
         f"{side}sizes": (0, *sizes[1:]),
-        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f in factors)),
-        f"{side}shifts": (0, *(n - 1 for n in lengths)),
+        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f, _ in pairs)),
+        f"{side}shifts": (0, *(length - 1 for _, length in pairs)),
         f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
     }
 
@@ -104,11 +102,19 @@ def division_arguments(
 def reciprocal(size: int) -> int:
     """What `divide` takes to divide by `size`, which is at least 1: a factor and, in the bits above, a shift.
 
-    With 2^(l-1) < size <= 2^l, n // size is n * factor, shifted right by 31 + l, for any n below 2^31. The
-    factor is 2^(31+l) / size, rounded up, and has 32 bits.
+    A quotient is n * factor, shifted right: see `_factor_of`. The factor has 32 bits.
     """
-    shift = 31 + (size - 1).bit_length()
-    return shift << 32 | -(-(1 << shift) // size)
+    factor, length = _factor_of(size)
+    return (31 + length) << 32 | factor
+
+
+def _factor_of(size: int) -> tuple[int, int]:
+    """A factor and a length l, by which n // size is n * factor, shifted right by 31 + l, for any n below 2^31.
+
+    2^(l-1) < size <= 2^l, and the factor is 2^(31+l) / size, rounded up.
+    """
+    length = (size - 1).bit_length()
+    return -(-(1 << (31 + length)) // size), length
 
 
 @triton.jit

@@ -60,6 +60,8 @@ class CompileOnlyDriver:
 
 
 class _Utilities:
+    """The part of a driver that is asked about devices."""
+
     def __init__(self, target: Architecture) -> None:
         self._target = target
 

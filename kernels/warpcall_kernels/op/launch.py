@@ -108,12 +108,13 @@ def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> No
         graph: whose `capture_end` was called, on the current device.
         pool: the memory pool that it was captured with.
     """
+    device = torch.cuda.current_device()
     with contextlib.suppress(RuntimeError):
         graph.reset()  # else a torch that ends it here would do so in the destructor, a second time
     with contextlib.suppress(RuntimeError):  # it was ended before
-        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        torch._C._cuda_endAllocateToPool(device, pool)
     with contextlib.suppress(RuntimeError):  # the device is lost
+        generator = torch.cuda.default_generators[device]
         generator.graphsafe_set_state(generator.clone_state())
 
 

@@ -13,16 +13,16 @@ MOST = 2**31 - 1
 SIZES = [1, 2, 3, 5, 7, 8, 16, 641, 46_341, 2**20 + 7, 2**30, 2**30 + 1, MOST]
 
 
-@triton.jit(do_not_specialize=("size", "times"))
+@triton.jit(do_not_specialize=("size", "reciprocal_of_size"))
 def _kernel(
     n_ptr: tl.tensor,
     quotient_ptr: tl.tensor,
     remainder_ptr: tl.tensor,
     size: tl.tensor,
-    times: tl.tensor,
+    reciprocal_of_size: tl.tensor,
 ) -> None:
     pid = tl.program_id(0)
-    quotient, remainder = divide(tl.load(n_ptr + pid), size, times)
+    quotient, remainder = divide(tl.load(n_ptr + pid), size, reciprocal_of_size)
     tl.store(quotient_ptr + pid, quotient)
     tl.store(remainder_ptr + pid, remainder)
 
