@@ -55,5 +55,8 @@ gpu-sanitize:
 gpu-bench:
 	for name in transfers "service_speed --quick" programs crowd; do \
 		PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
+# The tests of the clocks come last and alone, because other processes on the GPU change their times. 5: none was chosen.
 gpu-test:
-	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/kernels tests/gpu --device cuda $(ARGS)
+	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/kernels tests/gpu --ignore tests/gpu/test_measuring.py \
+		--device cuda $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
+	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/gpu/test_measuring.py --device cuda $(ARGS) || [ $$? = 5 ]

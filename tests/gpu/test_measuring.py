@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ from warpcall_kernels.measuring import (
     measure,
 )
 from warpcall_kernels.measuring._check import draw
+from warpcall_kernels.measuring._clock import clock
+from warpcall_kernels.measuring._memory import Sets
 from warpcall_kernels.op.declaration import ParamValue
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch advises while it compiles
@@ -39,6 +42,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch advises while it com
 ALL = ["warpcall", "torch", "torch.compile", "copy"]
 AGREE = 0.03
 FROM_US = 50
+REPEATS, SAMPLES = 5, 50  # of both clocks, and of ours in each
 PERMUTE = {"shape": [8192, 8192], "dtype": "BF16", "params": {"dims": [1, 0]}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "permute 8192": ("permute", PERMUTE),
@@ -95,18 +99,33 @@ def test_all_are_right_and_the_same_code_is_the_same(measured: tuple[JobCase, Ca
 
 
 def test_times_agree_with_those_of_triton(measured: tuple[JobCase, CaseResult]) -> None:
+    """Both clocks time the same call on the same tensors alternately, and the least of each is taken:
+    where tensors lie, and what else the machine does, changes a time by more than clocks differ.
+    """
     case, result = measured
     ours = result.implementations[0]
     assert ours.median_us is not None
-    inputs = draw(case.inputs, 3, torch.device("cuda"))
-
-    theirs_us = 1000 * triton.testing.do_bench(
-        lambda: case.op.function(**inputs, **case.params), rep=500, return_mode="median"
+    if ours.median_us < FROM_US or ours.method != "events":
+        pytest.skip("do_bench reads the launch of a short call, too")
+    device = torch.device("cuda")
+    inputs = draw(case.inputs, 3, device)
+    watch = clock(device)
+    timed = watch.ready(
+        lambda inputs: case.op.function(**inputs, **case.params), Sets(lambda: inputs)
     )
+    watch.estimate(timed)
+    pairs = [
+        (
+            statistics.median(watch.block([(timed, 0)])[0] for _ in range(SAMPLES)),
+            1000
+            * triton.testing.do_bench(lambda: timed.call(inputs), rep=100, return_mode="median"),
+        )
+        for _ in range(REPEATS)
+    ]
+    ours_us, theirs_us = (min(times) for times in zip(*pairs, strict=True))
 
-    sys.stdout.write(f"\n{case.key}: {ours.median_us:.2f} us, do_bench {theirs_us:.2f}\n")
-    if ours.median_us >= FROM_US and ours.method == "events":
-        assert ours.median_us == pytest.approx(theirs_us, rel=AGREE)
+    sys.stdout.write(f"\n{case.key}: {ours_us:.2f} us, do_bench {theirs_us:.2f}\n")
+    assert ours_us == pytest.approx(theirs_us, rel=AGREE)
 
 
 def test_what_differs_is_distinguished(measured: tuple[JobCase, CaseResult]) -> None:

@@ -52,7 +52,7 @@ class Archive:
 
     Attributes:
         large: ids of two jobs with much larger results than a socket holds.
-        damaged: a job of which a late result cannot be read.
+        damaged: a job of which one result amid the others cannot be read.
         eventful: a job with EVENTS events of progress.
     """
 
@@ -91,7 +91,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
     store = database.store()
     large = (finished(store, "alice", LARGE, ROUNDS), finished(store, "alice", LARGE, ROUNDS, 7))
     damaged, eventful = finished(store, "alice", LARGE, ROUNDS), finished(store, "alice", 1)
-    damage(store, damaged, LARGE - 1)
+    damage(store, damaged, LARGE // 4)
     add_events(store, eventful, EVENTS)
     settings = {
         "WARPCALL_ARENA_BYTES": "16MiB",

@@ -15,7 +15,8 @@ from warpcall_service.processes import lone_calls
 from warpcall_service.processes.lone_calls import CPUS, LoneCalls
 
 IN_ROW = 3
-OFTEN = 100  # more often than other events let the event loop go on
+SHORT_S = 1e-3  # for which the event loop stays awake in the test of a short time
+OVER_S = 0.05  # so much later SHORT_S is over
 
 
 class Counted:
@@ -36,10 +37,11 @@ class Counted:
         monkeypatch.setattr(LoneCalls, "_stay_awake", counted)
 
     async def rise(self) -> bool:
-        """Whether it rises while the event loop has little to do."""
+        """Whether it still rises after OVER_S."""
+        await asyncio.sleep(OVER_S)
         before = self.times
-        await asyncio.sleep(0.2)
-        return self.times > before + OFTEN
+        await asyncio.sleep(0.1)
+        return self.times > before
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def test_after_calls_beside_others_as_many_must_come_one_at_a_time(counted: Coun
 def test_the_event_loop_stays_awake_for_a_short_time(
     monkeypatch: pytest.MonkeyPatch, counted: Counted
 ) -> None:
-    set_awake_s(monkeypatch, 1e-3)
+    set_awake_s(monkeypatch, SHORT_S)
 
     found = asyncio.run(rises(counted, 2 * IN_ROW))
 
