@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages hav
 from torch import Tensor
 
 from warpcall_kernels._conv import backward, forward
+from warpcall_kernels._conv.backward_tuning import TUNING
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels.op.cases import Case, Sample
@@ -29,7 +30,6 @@ from warpcall_kernels.op.declaration import (
     Output,
     Param,
     TensorLike,
-    TunedConstants,
     dtype_name,
 )
 from warpcall_kernels.op.errors import InvalidInput
@@ -165,10 +165,10 @@ def conv_backward(
     softmax_weight: bool = False,
     bias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The gradients of conv. The same inputs give the same bits.
+    """The gradients of conv. The same inputs give the same bits, on GPUs with as many multiprocessors.
 
-    Needs device memory for partial sums beside the results: max(H, 1056) * K fp32 values (fp64 for
-    fp64) at most.
+    Needs device memory for partial sums beside the results: at most max(H, 12 for each
+    multiprocessor) * K fp32 values (fp64 for fp64).
 
     Args:
         grad_output: (B, C, T), the gradient of what conv returned; any strides.
@@ -329,33 +329,6 @@ COMMON = (
 SWEEP = tuple(
     _case(sweep_name(shape, heads, taps, dtype), shape, (heads, taps), dtype, large=True)
     for shape, heads, taps, dtype in SWEEP_FILTERS
-)
-
-TUNING = (
-    TunedConstants(
-        "_conv.backward",
-        ("PIECES", "WARPS_NARROW", "WARPS", "PARTS"),
-        [(256, 2, 4, 1056), (128, 2, 2, 2048), (128, 2, 4, 2048), (256, 4, 8, 2112)],
-        ("[8,1024,2048] H16 K7 padK-1", "[4,1024,8192] H16 K3 padK-1 bf16"),
-    ),
-    TunedConstants(
-        "_conv.backward",
-        ("BLOCK_SUPER", "BLOCK_STAGES", "BLOCK_PROGRAMS"),
-        [(1, 3, 264), (1, 2, 264), (2, 2, 264), (1, 1, 396)],
-        ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
-    ),
-    TunedConstants(
-        "_conv.backward",
-        ("FP32_OWN", "FP32_PROGRAMS"),
-        [(8, 528), (8, 1056), (4, 1056)],
-        ("[8,1024,2048] H16 K31 padK-1 fp32", "[32,512,512] H8 K31 padK-1 fp32"),
-    ),
-    TunedConstants(
-        "_conv.backward",
-        ("FMA_MAX_TAPS",),
-        [(8,), (16,)],
-        ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15"),
-    ),
 )
 
 OP = Op(

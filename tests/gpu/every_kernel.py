@@ -15,6 +15,8 @@ from types import ModuleType
 import torch
 
 from warpcall_kernels import ops
+from warpcall_kernels._conv import fma_work
+from warpcall_kernels._conv.fma_work import Work
 from warpcall_kernels._isin import few_plan, plan, rule
 from warpcall_kernels._softmax import constants as softmax_constants
 from warpcall_kernels._transpose import constants
@@ -33,6 +35,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "STAGED_MIN_TILES", 1),
     (constants, "STAGED_FAR_BYTES", 0),
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
+    (fma_work, "MANY_TILES", Work(7, 128, 256, 2, times=0, limited=False)),
     (few_plan, "SOME_ELEMENTS", 1000),
     (plan, "LOOKED_UP", ((1 << 62, 256, 4, 2),)),
     (plan, "FUSED_N", 6000),
@@ -64,6 +67,15 @@ def further() -> Iterator[tuple[str, Case]]:
             yield "permute", Case("staged", {"x": odd}, {"dims": (4, 2, 0, 3, 1)})
             rows = Sample((301, 97, 5), dtype, layout=layout)
             yield "permute", Case("staged rows", {"x": rows}, {"dims": (1, 0, 2)})
+        for taps, padding in ((3, 2), (7, 3), (12, 6), (16, 15)):
+            for length in (264, 260, 257):
+                rows = Sample((3, 4, length), dtype if dtype.is_floating_point else torch.float64)
+                inputs = {
+                    "grad_output": rows,
+                    "x": rows,
+                    "weight": Sample((2, taps), rows.dtype),
+                }
+                yield "conv-backward", Case("taps", inputs, {"padding_l": padding})
     for columns, dtype in (
         *((20_001, torch.bfloat16), (32_768, torch.float16), (70_001, torch.bfloat16)),
         *((16_384, torch.float32), (20_003, torch.float32), (32_768, torch.float32)),

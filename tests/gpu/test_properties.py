@@ -170,7 +170,7 @@ def filters(
     heads = draw(st.sampled_from([1, 2, 3, 8]))
     channels = heads * draw(st.sampled_from([1, 2, 5]))
     # Each number of taps, and each of the ways in which a row is cut, is a kernel of its own.
-    taps = draw(st.sampled_from([1, 3, 9, 40] if backward else [1, 2, 3, 7, 9, 15, 31, 33, 70]))
+    taps = draw(st.sampled_from([1, 3, 8, 16, 40] if backward else [1, 2, 3, 7, 9, 15, 31, 33, 70]))
     lengths = [1, 5, 31, 64, 256, 1101] if backward else [1101, 2048, 2500]
     length = draw(
         st.sampled_from(lengths) if backward else st.one_of(SIZES, st.sampled_from(lengths))

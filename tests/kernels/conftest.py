@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from warpcall_kernels.op.launch import Launch
 
 
+LARGE_BYTES = 1 << 30
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--device") == "cpu":
         from tests.kernels.interpreter import patches
@@ -43,6 +46,16 @@ def _memory_has_no_luck() -> Iterator[None]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture(autouse=True)
+def _large_memory_is_given_back(device: str) -> Iterator[None]:
+    """Give a GPU's cached memory back after a test that took much, for the tests of other processes."""
+    import torch
+
+    yield
+    if device == "cuda" and torch.cuda.memory_reserved() > LARGE_BYTES:
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ BOTH_KERNELS = [
 MANY_TAPS_OF_GRADIENTS = 1 + max(
     backward.FMA_MAX_TAPS,
     backward.FMA_MAX_TAPS_SKEWED,
+    backward.FMA_MAX_TAPS_FEW,
 )
 
 quiet = settings(
@@ -102,8 +103,8 @@ def test_any_shape_filter_and_padding(
     ("dtype", "taps", "taps_of_gradients", "kernels"),
     [
         (torch.bfloat16, 8, 8, [FMA, FMA]),
-        (torch.bfloat16, FMA_MAX_TAPS, backward.FMA_MAX_TAPS, [FMA, FMA]),
-        (torch.float16, FMA_MAX_TAPS + 1, backward.FMA_MAX_TAPS + 1, [DOT, BLOCKS]),
+        (torch.bfloat16, FMA_MAX_TAPS, backward.FMA_MAX_TAPS_FEW, [FMA, FMA]),
+        (torch.float16, FMA_MAX_TAPS + 1, backward.FMA_MAX_TAPS_FEW + 1, [DOT, BLOCKS]),
         (torch.float16, DOT_SHORT + 2, backward.BLOCK_N + 1, [BANDS, BLOCKS]),
         (torch.bfloat16, 257, 257, [BANDS, BANDS]),
         (torch.bfloat16, 400, 400, [DOT, DOT]),

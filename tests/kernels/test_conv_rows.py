@@ -131,7 +131,7 @@ def test_aligned_rows_do_without_masks_away_from_their_ends(
 
 @pytest.mark.parametrize(
     ("length", "taps", "kernel"),
-    [(520, 8, BLOCKS), (41, 12, DOT), (15, 8, DOT)],
+    [(520, 16, BLOCKS), (41, 12, DOT), (15, 8, DOT)],
     ids=["aligned", "skewed", "by elements"],
 )
 def test_how_rows_are_read_says_how_many_taps_of_gradients_are_for_tensor_cores(

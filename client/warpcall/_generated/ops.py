@@ -71,7 +71,8 @@ class Ops(ABC):
         bias: bool = False,
         timeout_s: float | None = None,
     ) -> tuple[ArrayT, ArrayT, ArrayT | None]:
-        """The gradients of conv. The same inputs give the same bits.
+        """The gradients of conv. The same inputs give the same bits, on GPUs with as many
+        multiprocessors.
 
         Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
 

@@ -59,7 +59,8 @@ class ProgramOps(ABC):
         softmax_weight: bool = False,
         bias: bool = False,
     ) -> tuple[Ref, Ref, Ref]:
-        """The gradients of conv. The same inputs give the same bits.
+        """The gradients of conv. The same inputs give the same bits, on GPUs with as many
+        multiprocessors.
 
         Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
 

@@ -1,7 +1,8 @@
 """How conv-backward is launched: the gradients of x and of the filters in one pass.
 
-    grad_x[b, c, s] = sum_j w[h, j] * g[b, c, s - j + padding_l] grad_weight[h, j] = sum over b, the
-    channels c of h, and t of g[b, c, t] * x[b, c, t + j - padding_l]
+    grad_x[b, c, s] = sum_j w[h, j] * g[b, c, s - j + padding_l]
+    grad_weight[h, j] = sum over b, the channels c of h, and t of
+        g[b, c, t] * x[b, c, t + j - padding_l]
 
 A program takes some of the tiles of a head. For each tile it computes the gradient of x from a
 window of g, as the forward kernels do. For the filter it sums products of g with a window of x:
@@ -14,13 +15,15 @@ window of g, as the forward kernels do. For the filter it sums products of g wit
 | BANDS | up to some 257 taps of such rows | a program holds the products of all taps; grad_x comes from a launch of its own | 50 to 56 % less than DOT | backward_bands.py |
 
 At its end a program stores its sums. `_reduce_kernel` then adds those of all programs in one order,
-so that the same inputs give the same bits. On GPUs that can (see `overlaps_launches`) it is launched
-while they run, and waits for them: [64, 512, 32], 3 taps: 5.3 us, 12 % less than without. BLOCKS,
-and FMA of aligned rows of fp16 and bf16, are also launched before the kernel before them has ended,
-and wait for it; that kernel may be the reduction of the call before. [64, 512, 32], 3 taps: 4.8 us,
-9 % less than without. FMA of fp32 was slower so. A filter with more taps than a program sums is cut
-into bands. Of such a filter, and with BANDS, grad_x comes from a launch of its own, by
-`_conv/forward.py`, which also says for which GPUs the constants were measured.
+so that the same inputs give the same bits. How many programs there are depends on the number of
+multiprocessors. `fma_work.py` has those of FMA. On GPUs that can (see `overlaps_launches`)
+`_reduce_kernel` is launched while they run, and waits for them: [64, 512, 32], 3 taps: 5.3 us, 12 %
+less than without. BLOCKS, and FMA of aligned rows of fp16 and bf16, are also launched before the
+kernel before them has ended, and wait for it; that kernel may be the reduction of the call before.
+[64, 512, 32], 3 taps: 4.8 us, 9 % less than without. FMA of fp32 was slower so. A filter with more
+taps than a program sums is cut into bands. Of such a filter, and with BANDS, grad_x comes from a
+launch of its own, by `_conv/forward.py`, which also says for which GPUs the constants were
+measured.
 """
 
 from __future__ import annotations
@@ -34,56 +37,61 @@ import triton.language as tl
 from warpcall_kernels._conv.backward_bands import _bands_kernel
 from warpcall_kernels._conv.backward_blocks import _blocks_kernel
 from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel
+from warpcall_kernels._conv.call import Call
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
+from warpcall_kernels._conv.fma_work import programs_of, work_of
 from warpcall_kernels._conv.forward import Variant
 from warpcall_kernels._conv.reduce_kernel import _reduce_kernel
 from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
-from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey, overlaps_launches
+from warpcall_kernels.op.launch import (
+    VECTOR_BYTES,
+    Launch,
+    LayoutKey,
+    multiprocessors,
+    overlaps_launches,
+)
 
 BAND = 32  # taps that a program sums, each in a register of a thread
 BAND_FP64 = 16  # the same of fp64, whose sums take two registers
-# Pieces of a tile of FMA, and warps. Two-byte types that are read whole have 4 pieces a thread,
-# others 2. [8, 1024, 2048] bf16, 7 taps: 31 us, 21 % less than with 2; fp32 54 us, 11 % less than
-# with 4.
-PIECES = 256
-WARPS_NARROW, WARPS = 2, 4
 # Parts of a tile at the ends of skewed rows, taken one after another to save registers. [16, 256,
 # 4099] bf16, 1 tap: 39.7 us, 15 % less than whole; [8, 1024, 2047] fp32, 3 taps: 64.5 us, 13 %
 # less.
 SPLIT_NARROW, SPLIT = 4, 2
-# Most registers of a thread for skewed rows of fp16 and bf16, of up to FEW_TAPS taps and of others,
-# so that more programs run at once. [16, 256, 4099] bf16, 7 taps: 58 us, 21 % less than without a
-# limit.
-FEW_TAPS, REGISTERS_FEW, REGISTERS = 7, 128, 168
-# The same for more taps with SKEWED_TAIL access by FMA. Without it Triton 3.6 spills at 8 and 9
-# taps.
-REGISTERS_TAIL = 240
-PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, if there are enough rows
-# Taps of fp16 and bf16 up to which FMA is faster, of skewed rows and of others. Skewed [8, 510,
-# 4093] bf16, 9 taps: 57 us, 38 % less than DOT.
+# Taps of fp16 and bf16 up to which FMA is faster: of rows that are read by less than 16 bytes at a
+# time, and of skewed rows. Skewed [8, 510, 4093] bf16, 9 taps: 57 us, 38 % less than DOT.
 FMA_MAX_TAPS, FMA_MAX_TAPS_SKEWED = 8, 12
-# FMA of fp32 with more than FP32_TAPS taps, of rows that are read whole: elements of a thread, a
-# tile, and programs. [4, 1024, 8192], 31 taps: 152 us, 22 % less than with 4 elements.
-FP32_TAPS, FP32_OWN, FP32_PIECES, FP32_WARPS, FP32_PROGRAMS = 16, 8, 128, 4, 528
+# The same of aligned rows, of filters that reach to one side of a position and to both. [4, 1024,
+# 8192] bf16, 7 taps with a padding of 3: 66.8 us by BLOCKS, 13 % less than by FMA.
+FMA_MAX_TAPS_ALIGNED, FMA_MAX_TAPS_CENTRED = 7, 6
+# Filters of up to FMA_MAX_TAPS_FEW taps go to FMA, too, if taps times elements of x are at most
+# FMA_FEW, or FMA_FEW_SHORT of rows that are one block: BLOCKS takes 7.4 us and longer, or 5.5 us. [8,
+# 512, 256] bf16, 9 taps: 5.5 us, 30 % less than by BLOCKS.
+FMA_MAX_TAPS_FEW, FMA_FEW, FMA_FEW_SHORT = 16, 1 << 25, 1 << 23
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles
 DOT_BLOCKS = 64  # [8, 1024, 2048] bf16, 31 taps: 48 us, 24 % less than with 128
 DOT_WARPS = 4
+# Most programs for each multiprocessor, as all constants below with PROGRAMS in their name.
+DOT_PROGRAMS = 8
+# Most registers of a thread of DOT for skewed rows, and twice as many programs as then run at once. With
+# a softmax there is no limit, under which they would spill. [16, 256, 4099] bf16, 31 taps: 84.9 us, 9 %
+# less than with 8 programs.
+DOT_REGISTERS, DOT_PROGRAMS_SKEWED = 168, 6
 BLOCK_N = 64  # N of BLOCKS
 LEAST_HALO = 16  # the least inner size of a dot
 # A tile of BLOCKS, and tiles that are loaded or multiplied at a time. [8, 1024, 2048] bf16, 31 taps:
 # 34.5 us, 18 % less than with two blocks in a piece, 24 % less than with 2 tiles at a time.
-BLOCK_SUPER, BLOCK_PIECES, BLOCK_WARPS, BLOCK_STAGES, BLOCK_PROGRAMS = 1, 64, 4, 3, 264
+BLOCK_SUPER, BLOCK_PIECES, BLOCK_WARPS, BLOCK_STAGES, BLOCK_PROGRAMS = 1, 64, 4, 3, 2
 # Most positions of both halos, and how many tiles are loaded or multiplied at a time with so many.
 # [4, 512, 4096] bf16, 64 taps: 28.6 us, 42 % less than by DOT; with halos of 96 positions BANDS takes
 # 10 % less than BLOCKS.
 BLOCK_HALOS, WIDE_STAGES = 64, 2
 # N of rows that are one block, and their tile. [64, 512, 32] bf16, 31 taps: 6.2 us, 3 % less than
 # with 128 pieces.
-SHORT_N, SHORT_PIECES, SHORT_PROGRAMS = 32, 64, 528
+SHORT_N, SHORT_PIECES, SHORT_PROGRAMS = 32, 64, 4
 # Most matrices of sums that a program of BANDS holds, which are those of 257 taps, and its tile.
 # [4, 512, 4096] bf16, 257 taps: 48.6 us, 56 % less than by DOT.
 BANDS_MOST = 5
-BANDS_PIECES, BANDS_WARPS, BANDS_PROGRAMS = 64, 4, 264
+BANDS_PIECES, BANDS_WARPS, BANDS_PROGRAMS = 64, 4, 2
 # Tiles that are loaded or multiplied at a time, with up to BANDS_FEW matrices and with more. [4, 512,
 # 4096] bf16, 127 taps, on an H100: 38.6 us, 16 % less than with 2 and more programs.
 BANDS_FEW, BANDS_STAGES_FEW, BANDS_STAGES = 3, 3, 2
@@ -91,51 +99,23 @@ REDUCE = 4096  # sums that are loaded at once
 MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
 
-def choose(dtype: torch.dtype, taps: int, length: int, padding_l: int, align: Alignment) -> Variant:
+def choose(call: Call) -> Variant:
     """The variant that is fastest for such rows and filters."""
-    if dtype not in NARROW or taps <= (FMA_MAX_TAPS_SKEWED if align.skew else FMA_MAX_TAPS):
+    if call.dtype not in NARROW:
         return Variant.FMA
-    if align.unit != OCTET.value:
-        return Variant.DOT
-    halos = _halo(padding_l) + _halo(taps - 1 - padding_l)
-    if taps <= BLOCK_N + 1 and (length <= SHORT_N or halos <= BLOCK_HALOS):
+    if call.align.unit != OCTET.value:
+        most = FMA_MAX_TAPS_SKEWED if call.align.skew else FMA_MAX_TAPS
+        return Variant.FMA if call.taps <= most else Variant.DOT
+    short = call.length <= SHORT_N
+    if call.taps <= (FMA_MAX_TAPS_CENTRED if call.centred else FMA_MAX_TAPS_ALIGNED):
+        return Variant.FMA
+    products = call.taps * call.heads * call.rows * call.length
+    if call.taps <= FMA_MAX_TAPS_FEW and products <= (FMA_FEW_SHORT if short else FMA_FEW):
+        return Variant.FMA
+    halos = _halo(call.padding) + _halo(call.mirrored)
+    if call.taps <= BLOCK_N + 1 and (short or halos <= BLOCK_HALOS):
         return Variant.BLOCKS
-    return Variant.BANDS if _bands(taps, padding_l) <= BANDS_MOST else Variant.DOT
-
-
-class Call(NamedTuple):
-    """What a plan depends on.
-
-    Args:
-        dtype: that of all tensors.
-        rows: rows of a head.
-        group: channels of a head.
-        length: positions of a row.
-        heads, taps: the shape of the filters.
-        padding: zeros before each row of x.
-        softmax: whether the filters are normalised by softmax first.
-        align: the alignment of the rows of x and g.
-    """
-
-    dtype: torch.dtype
-    rows: int
-    group: int
-    length: int
-    heads: int
-    taps: int
-    padding: int
-    softmax: bool
-    align: Alignment
-
-    @property
-    def mirrored(self) -> int:
-        """The padding for grad_x, whose filters are reversed."""
-        return self.taps - 1 - self.padding
-
-    @property
-    def whole(self) -> bool:
-        """Whether rows are read 16 bytes at a time."""
-        return self.align.whole(self.dtype)
+    return Variant.BANDS if _bands(call.taps, call.padding) <= BANDS_MOST else Variant.DOT
 
 
 class Variation(NamedTuple):
@@ -164,16 +144,14 @@ def _fma(call: Call) -> Variation:
     dtype, align = call.dtype, call.align
     width = VECTOR_BYTES // dtype.itemsize
     wide, narrow = dtype == torch.float64, dtype in NARROW
-    own, pieces, programs = width, PIECES, PARTS
-    warps = WARPS_NARROW if narrow and call.whole else WARPS
-    if dtype == torch.float32 and call.taps > FP32_TAPS and align.unit == width:
-        own, pieces, warps, programs = FP32_OWN, FP32_PIECES, FP32_WARPS, FP32_PROGRAMS
     positions = call.length + (align.skew - align.unit if align.skew else 0)
     lead, lead_g = -(-call.padding // width), -(-call.mirrored // width)
     band = min(call.taps, BAND_FP64 if wide else BAND)
     bands = triton.cdiv(call.taps, band)
     fused = bands == 1
-    tiling = Tiling.of(call.rows, positions, own, pieces, call.whole)
+    work = work_of(call, band)
+    own = work.groups * width
+    tiling = Tiling.of(call.rows, positions, own, work.pieces, call.whole)
     aligned, overlaps = align.unit == width, overlaps_launches()
     constants = {
         "bands": bands,
@@ -186,18 +164,21 @@ def _fma(call: Call) -> Variation:
         "SHIFT_G": lead_g * width - call.mirrored if fused else 0,
         "V": width,
         "OWN": own,
-        "PIECES": pieces,
+        "PIECES": work.pieces,
         "ACC": tl.float64 if wide else tl.float32,
         "SKEW": align.skew,
         "TAIL": align.tail,
         "SPLIT": SPLIT_NARROW if narrow else SPLIT,
-        "num_warps": warps,
+        "num_warps": work.warps,
         "PDL": overlaps,
         "WAIT": overlaps and narrow and aligned,
         **({"launch_pdl": True} if overlaps and narrow and aligned else {}),
-        "ONE_BATCH": not narrow and aligned and tiling.one_batch(pieces, call.group),
-        **_register_limit(call, REGISTERS_TAIL if align.tail else REGISTERS),
+        "ONE_BATCH": not narrow and aligned and tiling.one_batch(work.pieces, call.group),
+        **({"maxnreg": work.registers} if work.limited else {}),
     }
+    programs = work.programs
+    if aligned and work.groups == 1 and fused:
+        programs = programs_of(programs, call.heads, tiling.tiles)
     return Variation(_fma_kernel, fused, bands, tiling, own, programs, constants)
 
 
@@ -219,20 +200,11 @@ def _dot(call: Call) -> Variation:
         "N": DOT_BLOCK,
         "BLOCKS": DOT_BLOCKS,
         "num_warps": DOT_WARPS if call.whole else 2 * DOT_WARPS,  # with fewer, addresses spill
-        **_register_limit(call, REGISTERS),
+        **({"maxnreg": DOT_REGISTERS} if align.skew and not call.softmax else {}),
     }
     tiling = Tiling.of(call.rows, positions, DOT_BLOCK, DOT_BLOCKS, call.whole)
-    return Variation(_dot_kernel, fused, bands, tiling, DOT_BLOCK, PARTS, constants)
-
-
-def _register_limit(call: Call, most: int) -> dict[str, int]:
-    """The option that limits registers, for skewed rows of fp16 and bf16.
-
-    With a softmax they would spill under a limit.
-    """
-    if not call.align.skew or call.dtype not in NARROW or call.softmax:
-        return {}
-    return {"maxnreg": REGISTERS_FEW if call.taps <= FEW_TAPS else most}
+    programs = multiprocessors() * (DOT_PROGRAMS_SKEWED if align.skew else DOT_PROGRAMS)
+    return Variation(_dot_kernel, fused, bands, tiling, DOT_BLOCK, programs, constants)
 
 
 def _blocks(call: Call) -> Variation:
@@ -240,7 +212,7 @@ def _blocks(call: Call) -> Variation:
     n, pieces = (SHORT_N, SHORT_PIECES) if alone else (BLOCK_N, BLOCK_PIECES)
     blocks = 1 if alone else fitting_blocks(call.length, n, BLOCK_SUPER)
     tiling = Tiling.of(call.rows, call.length, n * blocks, pieces, call.whole)
-    programs = SHORT_PROGRAMS if alone else BLOCK_PROGRAMS
+    programs = multiprocessors() * (SHORT_PROGRAMS if alone else BLOCK_PROGRAMS)
     left = 0 if alone else _halo(call.padding)
     right = 0 if alone else _halo(call.mirrored)
     overlaps = overlaps_launches()
@@ -276,7 +248,8 @@ def _long(call: Call) -> Variation:
         "num_warps": BANDS_WARPS,
         "PDL": overlaps_launches(),
     }
-    return Variation(_bands_kernel, False, 1, tiling, BLOCK_N, BANDS_PROGRAMS, constants)
+    programs = multiprocessors() * BANDS_PROGRAMS
+    return Variation(_bands_kernel, False, 1, tiling, BLOCK_N, programs, constants)
 
 
 def _bands(taps: int, padding_l: int) -> int:
@@ -326,7 +299,7 @@ def plan(
     call = Call(
         dtype, batches * group, group, length, heads, taps, padding_l, softmax_weight, align
     )
-    variant = choose(dtype, taps, length, padding_l, align)
+    variant = choose(call)
     own = VARIATIONS[variant](call)
     parts = min(own.tiling.tiles, max(1, own.programs // (heads * own.bands)))
     arguments: dict[str, Any] = {

@@ -29,7 +29,7 @@ from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_fi
 from warpcall_kernels._conv.forward_bands import _bands_kernel
 from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
-from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey, multiprocessors
 
 # Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less
 # than DOT.
@@ -53,8 +53,8 @@ END_BAND = 16
 
 DOT_TILE = 2048  # outputs of a program: 64 blocks of 32
 DOT_WARPS = 2  # [32, 512, 512] bf16, 31 taps: 15.3 us, 7 % less than with 4 warps and 4096 outputs
-# Programs in all, 8 for each of 132 multiprocessors. More would build more Toeplitz matrices.
-DOT_PROGRAMS = 1056
+# Programs for each multiprocessor. More would build more Toeplitz matrices.
+DOT_PROGRAMS = 8
 DOT_SHORT = 32  # N of up to 33 taps, in one dot; its Toeplitz matrix is half full at 31 taps
 DOT_LONG = 64  # N of longer filters, in a loop over half as many windows as with 32
 # As FMA_SPLIT; with SKEWED_TAIL access the second. [16, 256, 4099] bf16, 31 taps: 38.2 us, 12 %
@@ -68,8 +68,7 @@ BANDS_N = 64  # N of BANDS
 # that all of it fits the 99 KiB of compute capability 8.9.
 BANDS_MOST = 6
 BANDS_SUPER, BANDS_PIECES, BANDS_WARPS, BANDS_STAGES = 2, 64, 4, 1
-BANDS_PROGRAMS = 132  # times the programs of a multiprocessor: at most BANDS_RESIDENT
-BANDS_RESIDENT = 4
+BANDS_PROGRAMS = 4  # at most, for each multiprocessor
 BANDS_ROOM = 28  # matrices and blocks of x, 8 KB each, that a multiprocessor's shared memory holds
 
 
@@ -152,7 +151,7 @@ def plan(
         blocks = fitting_blocks(length, BANDS_N, BANDS_SUPER if matrices < BANDS_MOST else 1)
         tiling = Tiling.of(rows, length, blocks * BANDS_N, BANDS_PIECES, whole)
         held = matrices + blocks + bands  # of a program: its matrices, a window and a result
-        most = BANDS_PROGRAMS * min(BANDS_RESIDENT, BANDS_ROOM // held)
+        most = multiprocessors() * min(BANDS_PROGRAMS, BANDS_ROOM // held)
         launch |= {
             "padding": padding_l,
             "lead_octets": lead,
@@ -177,7 +176,7 @@ def plan(
             "LOOP": reach > block + 1,
             "N": block,
             "BLOCKS": pieces,
-            "parts": min(tiling.tiles, max(1, DOT_PROGRAMS // heads)),
+            "parts": min(tiling.tiles, max(1, multiprocessors() * DOT_PROGRAMS // heads)),
             "SPLIT": DOT_SPLIT_TAIL if tail else DOT_SPLIT,
             "num_warps": 2 * DOT_WARPS if not whole or reach > block + 1 else DOT_WARPS,
         }

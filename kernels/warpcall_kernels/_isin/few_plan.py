@@ -12,10 +12,9 @@ from warpcall_kernels._isin.rule import EVERY, Variant, value_bytes
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.shared import array_of, shared_kernel
 from warpcall_kernels._isin.table import Kind, factor_of, key_dtype
-from warpcall_kernels.op.launch import Launch, shared_bytes
+from warpcall_kernels.op.launch import Launch, multiprocessors, shared_bytes
 
 # Times are from an H100 unless a comment names an H200.
-MULTIPROCESSORS = 132
 
 # COMPARE
 # Elements of a program of 4 warps, for SOME elements or more; WIDE_COMPARED_BLOCK of 64 bits, so
@@ -140,7 +139,7 @@ def plan_shared(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     of_many = min(MOST_OF_THREAD, MANY_BYTES // (common.primitive_bitwidth // 8)), WARPS_OF_MANY
     each, of_all = next((shape for most, *shape in OF_THREAD if m <= most), of_many)
     block = 32 * warps * each
-    blocks = triton.cdiv(triton.cdiv(m, block), MULTIPROCESSORS * of_all // warps)
+    blocks = triton.cdiv(triton.cdiv(m, block), multiprocessors() * of_all // warps)
     arguments = {
         **call,
         "factor": factor_of(key),

@@ -16,6 +16,7 @@ from warpcall_kernels.op.errors import InvalidInput
 VECTOR_BYTES = 16  # the widest access of a thread
 PDL_CAPABILITY = 90  # the least compute capability, times 10, with programmatic dependent launch
 SHARED_BYTES = 232_448  # of shared memory, which a program may have on an H200
+MULTIPROCESSORS = 132  # of an H200
 
 # A Layout as a bare tuple: the key under which a launcher keeps the plan of a call. A launcher
 # makes one for each tensor of each call, and a NamedTuple would take twice as long.
@@ -120,15 +121,23 @@ def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> No
 
 def shared_bytes() -> int:
     """Bytes of shared memory that a program may have on all devices; without any, what an H200 has."""
+    return _least("max_shared_mem", "shared_memory_per_block_optin", SHARED_BYTES)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors that all devices have; without any, those of an H200."""
+    return _least("multiprocessor_count", "multi_processor_count", MULTIPROCESSORS)
+
+
+def _least(of_driver: str, of_torch: str, without_devices: int) -> int:
+    """The least value of a property of devices, which Triton's driver and torch name so."""
     if _takes_metas:  # kernels are compiled for a device that need not be there
         driver: Any = triton.runtime.driver.active
-        return int(
-            driver.utils.get_device_properties(driver.get_current_device())["max_shared_mem"]
-        )
+        return int(driver.utils.get_device_properties(driver.get_current_device())[of_driver])
     if triton.knobs.runtime.interpret or not torch.cuda.is_available():
-        return SHARED_BYTES
+        return without_devices
     devices: list[Any] = [*map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))]
-    return min(int(device.shared_memory_per_block_optin) for device in devices)
+    return min(int(getattr(device, of_torch)) for device in devices)
 
 
 def check_device(x: Tensor, **others: Tensor | None) -> None:
