@@ -55,8 +55,9 @@ gpu-sanitize:
 gpu-bench:
 	for name in transfers "service_speed --quick" programs crowd; do \
 		PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
-# The tests of the clocks come last and alone, because other processes on the GPU change their times. 5: none was chosen.
-gpu-test:
-	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/kernels tests/gpu --ignore tests/gpu/test_measuring.py \
+# These come last and alone, because other processes on the GPU change the times and the free memory that they read.
+ALONE := tests/gpu/test_measuring.py tests/gpu/test_uploads.py
+gpu-test: # 5: no test was chosen
+	PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m pytest tests/kernels tests/gpu $(addprefix --ignore=,$(ALONE)) \
 		--device cuda $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
-	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/gpu/test_measuring.py --device cuda $(ARGS) || [ $$? = 5 ]
+	PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m pytest $(ALONE) --device cuda $(ARGS) || [ $$? = 5 ]
