@@ -48,16 +48,18 @@ image: setup
 image-test: setup
 	$(BIN)/python docker/image.py cpu
 	$(BIN)/pytest tests/image --image localhost/warpcall:cpu $(ARGS)
+# With the packages of the machine's own Python. The sandbox needs absolute paths.
+ON_GPU = PYTHONPATH="$(CURDIR)/client:$(CURDIR)/kernels:$(CURDIR)/service$${PYTHONPATH:+:$$PYTHONPATH}"
 gpu-sanitize:
 	for tool in memcheck racecheck; do for part in 1 2 3 4 5 6 7 8; do echo $$tool $$part; done; done | \
-		PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=client:kernels:service xargs -P 16 -L 1 sh -c \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(ON_GPU) xargs -P 16 -L 1 sh -c \
 		'compute-sanitizer --tool $$0 --error-exitcode 1 $(PYTHON) -m tests.gpu.every_kernel --part $$1/8'
 gpu-bench:
 	for name in transfers "service_speed --quick" programs crowd; do \
-		PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
+		$(ON_GPU) $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
 # These come last and alone, because other processes on the GPU change the times and the free memory that they read.
 ALONE := tests/gpu/test_measuring.py tests/gpu/test_uploads.py
 gpu-test: # 5: no test was chosen
-	PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m pytest tests/kernels tests/gpu $(addprefix --ignore=,$(ALONE)) \
+	$(ON_GPU) $(PYTHON) -m pytest tests/kernels tests/gpu $(addprefix --ignore=,$(ALONE)) \
 		--device cuda $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
-	PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m pytest $(ALONE) --device cuda $(ARGS) || [ $$? = 5 ]
+	$(ON_GPU) $(PYTHON) -m pytest $(ALONE) --device cuda $(ARGS) || [ $$? = 5 ]

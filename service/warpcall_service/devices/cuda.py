@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +43,11 @@ class Cuda:
                 whole.data_ptr(), len(arena), 0
             )
         )
+        if refused:
+            with contextlib.suppress(RuntimeError):  # torch raises CUDA's error at its next launch
+                torch.ones(1, device=self._device)
+        else:
+            weakref.finalize(self, _unlock, whole).atexit = False  # a process that ends unlocks it
         note = f", memory not page-locked: CUDA error {refused}" if refused else ""
         self.label = f"{self.name} ({torch.cuda.get_device_name(index)}{note})"
         mapped = None if refused else mapped_memory(whole, self._device)
@@ -109,6 +116,11 @@ class Cuda:
 
 
 Events = tuple[torch.cuda.Event, torch.cuda.Event, torch.cuda.Event, torch.cuda.Event]
+
+
+def _unlock(memory: Tensor) -> None:
+    """Let the system move page-locked memory again."""
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]
 
 
 def _new_events() -> Events:
