@@ -48,7 +48,7 @@ image: setup
 image-test: setup
 	$(BIN)/python docker/image.py cpu
 	$(BIN)/pytest tests/image --image localhost/warpcall:cpu $(ARGS)
-# With the packages of the machine's own Python. The sandbox needs absolute paths.
+# What runs on a GPU takes the machine's own Python and its packages. The sandbox needs absolute paths.
 ON_GPU = PYTHONPATH="$(CURDIR)/client:$(CURDIR)/kernels:$(CURDIR)/service$${PYTHONPATH:+:$$PYTHONPATH}"
 gpu-sanitize:
 	for tool in memcheck racecheck; do for part in 1 2 3 4 5 6 7 8; do echo $$tool $$part; done; done | \
@@ -57,9 +57,10 @@ gpu-sanitize:
 gpu-bench:
 	for name in transfers "service_speed --quick" programs crowd; do \
 		$(ON_GPU) $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
-# These come last and alone, because other processes on the GPU change the times and the free memory that they read.
+# These tests come last and alone, because other processes on the GPU change the times and the free memory that they read.
+# pytest ends with 5 if ARGS choose none of them.
 ALONE := tests/gpu/test_measuring.py tests/gpu/test_uploads.py
-gpu-test: # 5: no test was chosen
+gpu-test:
 	$(ON_GPU) $(PYTHON) -m pytest tests/kernels tests/gpu $(addprefix --ignore=,$(ALONE)) \
 		--device cuda $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
 	$(ON_GPU) $(PYTHON) -m pytest $(ALONE) --device cuda $(ARGS) || [ $$? = 5 ]

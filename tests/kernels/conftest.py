@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from warpcall_kernels.op.launch import Launch
 
-
-LARGE_BYTES = 1 << 30
+LARGE_BYTES = 1 << 30  # of a GPU's cached memory: a test that leaves more gives it back
 
 
 def pytest_configure(config: pytest.Config) -> None:
