@@ -19,6 +19,7 @@ class Precision:
         half_width: half the width of the 95 % interval of log ratios at which it ends.
         warm_window_s, warm_seconds: one window of the warm-up, and the longest warm-up.
         extras: whether to measure the time with a hot cache, and the energy, too.
+        timed: whether anything is timed. Otherwise results are checked only.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Precision:
     warm_window_s: float = 0.1
     warm_seconds: float = 3.0
     extras: bool = True
+    timed: bool = True
 
 
 PRECISIONS: Mapping[str, Precision] = MappingProxyType(
@@ -37,5 +39,6 @@ PRECISIONS: Mapping[str, Precision] = MappingProxyType(
         "quick": Precision("quick", 2, max_rounds=500, warm_seconds=1, extras=False),
         "standard": Precision("standard", 10, max_rounds=2000),
         "publish": Precision("publish", 60),
+        "check": Precision("check", 0, extras=False, timed=False),
     }
 )

@@ -11,7 +11,18 @@ from typing import Any, Literal
 from warpcall_kernels.measuring._observe import Reading
 from warpcall_kernels.measuring._statistics import Comparison, Verdict
 
-Status = Literal["ok", "error", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
+Status = Literal[
+    "ok",
+    "error",
+    "wrong_result",
+    "compile_error",
+    "oom",
+    "cuda_error",
+    "invalid",
+    "timeout",
+    "crashed",
+    "unchecked",
+]
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,9 @@ class ImplementationResult:
 
     Args:
         name: name of the implementation.
-        status: "ok", or the class of the error because of which there are no valid times.
+        status: "ok", or the class of the error because of which there are no valid times. "timeout"
+            is a call that did not end within its deadline, "crashed" a process that ended, and
+            "unchecked" a kernel that cannot run on this machine.
         error: message of that error.
         traceback: of the exception that the implementation raised, at most 4 KB.
         method: how it was timed, such as "events", "graph of 16", "perf_counter".

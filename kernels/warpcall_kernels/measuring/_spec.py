@@ -122,7 +122,7 @@ class JobCase:
         return max(checked, timed) + ROOM_BYTES
 
 
-def make_case(op: Op | str, spec: Mapping[str, Any]) -> JobCase:
+def make_case(op: Op | str, spec: Mapping[str, Any], *, timed: bool = True) -> JobCase:
     """The case that a spec describes. Raises InvalidInput for an invalid spec.
 
     Args:
@@ -132,6 +132,7 @@ def make_case(op: Op | str, spec: Mapping[str, Any]) -> JobCase:
             {"shape": [...], "dtype": "BF16", "params": {...}, "sizes": {...}}, from which the op
             derives its inputs. The latter has no shape for a problem, and its first dtype if none
             is given.
+        timed: whether the case shall be timed. One without outputs cannot be, but can be checked.
     """
     op = op_of(op)
     given = _mapping("case", spec)
@@ -149,7 +150,7 @@ def make_case(op: Op | str, spec: Mapping[str, Any]) -> JobCase:
         inputs = _derived(op, given, params)
     case = JobCase(op, inputs, params)
     outputs = op.check(case.metas, params)
-    if not any(math.prod(meta.shape) for meta in outputs.values()):
+    if timed and not any(math.prod(meta.shape) for meta in outputs.values()):
         field = "sizes" if op.dtypes else "shape"
         raise InvalidInput(field, f"{case.key} gives nothing: there is no time to measure")
     _ = case.bytes_moved  # a problem's may raise, which is better known now
