@@ -47,7 +47,7 @@ class Table:
 
 def html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     """An HTML table. Everything in it is escaped; columns without a value are left out."""
-    shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    shown = [name for name in columns if any(row.get(name) not in (None, []) for row in rows)]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in shown)
     lines = [
         "".join(f"<td>{html.escape(_cell(row.get(name)))}</td>" for name in shown)
@@ -62,4 +62,6 @@ def html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -16,7 +16,15 @@ from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall.errors import InvalidInput, JobFailed, TransportError
-from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo, JobProgress, NewShare
+from warpcall.jobs import (
+    COMPLETED,
+    UNFINISHED,
+    JobDetails,
+    JobEvent,
+    JobInfo,
+    JobProgress,
+    NewShare,
+)
 from warpcall.jobs.results import CaseDetails, Results
 
 if TYPE_CHECKING:
@@ -45,7 +53,8 @@ class JobHandle(JobInfo):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id!r}, {self.state} on {self._core.config.url})"
+        why = f": {self.detail}" if self.state == "partial" else ""
+        return f"{type(self).__name__}({self.id!r}, {self.state} on {self._core.config.url}{why})"
 
     @property
     def ended(self) -> bool:
@@ -98,7 +107,7 @@ class JobHandle(JobInfo):
         finally:
             bar.close()
         await self._refresh()
-        if self.state != "succeeded":
+        if self.state not in COMPLETED:
             raise JobFailed(self.info)
         return await self._results(samples=False)
 
@@ -130,8 +139,12 @@ class Job(JobHandle):
         `progress=False`. `measurements` of the results has a row for
         each implementation of each case.
 
+        No error is raised for a job in which only some implementations failed. Its state is
+        "partial", `detail` and the `remarks` of the results name them, and the `status` of their
+        rows says how they failed.
+
         Raises:
-            JobFailed: the job did not succeed; `results` returns what it measured.
+            JobFailed: the job did not succeed, not even in part; `results` returns what it measured.
             TimedOut: the job had not ended after `timeout_s` seconds. It continues.
         """
         return run_now(self._wait(timeout_s))

@@ -69,7 +69,11 @@ def _read(hint: Any, value: Any, path: str) -> Any:
 
 def _object(kind: Any, value: Mapping[str, Any], path: str) -> Any:
     hints = _hints(kind)
-    required = (field.name for field in fields(kind) if field.default is MISSING)
+    required = (
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    )
     missing = [name for name in required if name not in value]
     if missing:
         raise _Unfit(f"{_at(path)} must have {missing[0]!r}, got {value!r:.60}")

@@ -21,6 +21,7 @@ State = Literal[
     "running",
     "finalizing",
     "succeeded",
+    "partial",
     "failed",
     "invalid",
     "cancelled",
@@ -37,12 +38,14 @@ ExitClass = Literal[
     "cuda_error",
     "oom",
     "timeout",
+    "crashed",
+    "unchecked",
     "killed",
     "cancelled",
     "invalid",
     "interrupted",
 ]
-"""How a job ended."""
+"""How a job ended: "ok" only if every implementation is right in every case."""
 
 Precision = Literal["quick", "standard", "publish"]
 """How long each implementation of each case is measured: 2, 10 or 60 seconds."""
@@ -62,6 +65,9 @@ EventKind = Literal["state", "case", "progress"]
 STATES: tuple[State, ...] = get_args(State)
 ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
 UNFINISHED: tuple[State, ...] = ("queued", *ACTIVE)
+COMPLETED: tuple[State, ...] = ("succeeded", "partial")
+"""The states of jobs that measured all their cases. In a "partial" one some implementation has no
+valid time in some case."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)

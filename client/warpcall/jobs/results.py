@@ -7,7 +7,8 @@ number is measured is described in docs/benchmarking.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from warpcall._extras.tables import Table
@@ -15,6 +16,41 @@ from warpcall.jobs import Payload, State, Verdict
 
 TIMES = ("median_us", "ci_low_us", "ci_high_us")  # columns of tables
 RATIOS = ("ratio", "ratio_low", "ratio_high", "verdict")
+
+TAGS_WITHOUT_VERDICT = ("suspect", "interpreted", "unconfirmed")
+"""Tags of rows whose times are no basis for a verdict: the time is shorter than the memory's speed
+allows, Triton interpreted the kernel on a CPU, or the server's own clock did not confirm the times
+that the implementation's process reported."""
+
+
+def why_no_verdict(status: str, tags: Collection[str]) -> str:
+    """The status or the tag of a row because of which its time is no basis for a verdict.
+
+    Every place that computes or shows a verdict, a ratio or a rank follows this rule. It applies to
+    the row itself, and to the row that it is compared with.
+
+    Returns:
+        Such as "wrong_result" or "suspect"; empty if the time is a basis for a verdict.
+    """
+    if status != "ok":
+        return status
+    return next((tag for tag in TAGS_WITHOUT_VERDICT if tag in tags), "")
+
+
+def can_conclude(status: str, tags: Collection[str]) -> bool:
+    """Whether the time of a row is a basis for a verdict; see `why_no_verdict`."""
+    return not why_no_verdict(status, tags)
+
+
+def status_shown(status: str, median_us: float | None) -> str:
+    """What a table shows in place of a row's time; empty if the row has a valid time.
+
+    A job that only checks results measures no times. Its rows whose result is right have the status
+    "ok" without a time, and "right" is shown for them.
+    """
+    if status != "ok":
+        return status
+    return "right" if median_us is None else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +68,9 @@ class Measurement(Payload):
     """Name of the implementation."""
     status: str
     """"ok", or why there is no time to rely on: "error" if the implementation raised an exception,
-    "wrong_result", "compile_error", "oom" and others."""
+    "wrong_result", "compile_error", "oom", "cuda_error", "invalid" for times that cannot be true,
+    "timeout" if a call did not end in time, "crashed" if its process was ended, "unchecked" if it
+    needs a GPU and there is none. "ok" without a median is a result that was only checked."""
     error: str | None
     """Why the status is not "ok", for readers."""
     traceback: str | None
@@ -63,13 +101,14 @@ class Measurement(Payload):
     p95_us: float | None
     """95th percentile of the samples, in microseconds."""
     ratio: float | None
-    """Time over that of the first implementation, above 1 is slower; null for the first one."""
+    """Time over that of the first implementation, above 1 is slower; null for the first one, and
+    where one of the two times is no basis for a verdict."""
     ratio_low: float | None
     """Lower end of the ratio's interval; null if there are too few samples."""
     ratio_high: float | None
     """Upper end of the ratio's interval; null if there are too few samples."""
     verdict: Verdict | None
-    """What the ratio's interval says; null for the first implementation."""
+    """What the ratio's interval says; null where there is no ratio."""
     gb_per_s: float | None
     """Compulsory bytes over the median, in 10^9 bytes per second."""
     share_of_limit: float | None
@@ -83,7 +122,8 @@ class Measurement(Payload):
     energy_mj: float | None
     """Energy of a call in millijoules; null where the device does not report it."""
     tags: list[str]
-    """What a reader should know about this row, such as "suspect"."""
+    """What a reader should know about this row. There is no verdict on a row with "suspect",
+    "interpreted" or "unconfirmed"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +202,7 @@ class Results(Table, Payload):
 
     SHOWN: ClassVar = (
         *("case", "implementation", "status"),
-        *(*TIMES, *RATIOS, "gb_per_s", "share_of_limit"),
+        *(*TIMES, *RATIOS, "gb_per_s", "share_of_limit", "tags"),
     )
 
     id: str
@@ -197,15 +237,16 @@ class ComparedRow(Payload):
     """Median in job `a`, in microseconds."""
     b_us: float
     """Median in job `b`, in microseconds."""
-    ratio: float
+    ratio: float | None
     """Time in `b` over time in `a`; above 1 means that `b` is slower. Both times are relative to
-    the copy in the same job, if `relative_to_copy`."""
+    the copy in the same job, if `relative_to_copy`. Null where there is no verdict."""
     ratio_low: float | None
     """Lower end of the ratio's interval; null if there are too few samples."""
     ratio_high: float | None
     """Upper end of the ratio's interval; null if there are too few samples."""
-    verdict: Verdict
-    """What the ratio's interval and the margin say of `b`; "inconclusive" if there is no margin."""
+    verdict: Verdict | None
+    """What the ratio's interval and the margin say of `b`; "inconclusive" if there is no margin.
+    Null where one of the two times is no basis for a verdict; `why` says which."""
     relative_to_copy: bool
     """Whether the ratio is of times relative to the copy that was measured in the same job."""
     margin: float | None
@@ -213,13 +254,15 @@ class ComparedRow(Payload):
     server has not measured anything repeatedly in this environment."""
     repeats: int
     """Number of jobs that repeated an earlier measurement, from which the margin was estimated."""
+    why: str = ""
+    """Why there is no verdict, such as "suspect in b"; empty if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Table, Payload):
     """Two jobs side by side."""
 
-    SHOWN: ClassVar = ("case", "implementation", "a_us", "b_us", *RATIOS)
+    SHOWN: ClassVar = ("case", "implementation", "a_us", "b_us", *RATIOS, "why")
 
     a: str
     """Id of the first job."""
@@ -263,7 +306,7 @@ class HistoryPoint(Payload):
 class History(Table, Payload):
     """What one implementation took in one case, job by job."""
 
-    SHOWN: ClassVar = ("finished_at", "job", "user", *TIMES, "environment")
+    SHOWN: ClassVar = ("finished_at", "job", "user", "status", *TIMES, "tags", "environment")
 
     op: str
     """Name of the op."""
@@ -284,8 +327,9 @@ class History(Table, Payload):
 class BoardEntry(Payload):
     """The best valid result of an implementation in a case."""
 
-    rank: int
-    """1 for the leaders. Implementations without a real difference share a rank."""
+    rank: int | None
+    """1 for the leaders. Implementations without a real difference share a rank. Null for results
+    whose times are no basis for a verdict."""
     implementation: str
     """Name of the implementation."""
     median_us: float
@@ -302,6 +346,8 @@ class BoardEntry(Payload):
     """Name of the user who submitted that job."""
     finished_at: str
     """When the case was measured."""
+    tags: list[str] = field(default_factory=list)
+    """What a reader should know about this result, such as "suspect"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +357,9 @@ class Standing(Payload):
     case: str
     """Key of the case."""
     entries: list[BoardEntry]
-    """The best result of each implementation, the fastest first."""
+    """The best result of each implementation that can be ranked, the fastest first."""
+    unranked: list[BoardEntry] = field(default_factory=list)
+    """The best result of each other implementation, such as of one whose results are all suspect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,9 +383,10 @@ class Board(Payload):
     op: str
     """Name of the op."""
     device: str | None
-    """Name of the device; null if no job of the op has succeeded."""
+    """Name of the device; null if no job of the op has succeeded, as a whole or in part."""
     devices: list[str]
-    """Devices on which jobs of the op have succeeded, that of the latest job first."""
+    """Devices on which jobs of the op have succeeded, as a whole or in part, that of the latest job
+    first."""
     standings: list[Standing]
     """The cases, by name; at most 200, those that were measured last. Only one if it is asked for."""
     steps: list[BoardStep]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -31,8 +32,23 @@ PROGRESS_KEPT_MS = (
     86_400_000  # after the end of a job; events of states and cases are kept for ever
 )
 PRUNED_JOBS = 200  # jobs whose progress one call of `prune` deletes
+MAX_DETAIL = 500  # characters of the text about implementations that failed
+MOST_NAMED = 3  # implementations in that text
 
-# The state of a job that ended with each exit class; "failed" for all others.
+# The exit class of a job in which implementations failed is the first of these statuses of rows.
+WORST_FIRST: tuple[ExitClass, ...] = (
+    "error",
+    "wrong_result",
+    "crashed",
+    "timeout",
+    "compile_error",
+    "cuda_error",
+    "oom",
+    "invalid",
+    "unchecked",
+)
+
+# The state of a job whose run ended with each exit class; "failed" for all others.
 STATES: dict[ExitClass, State] = {
     "ok": "succeeded",
     "timeout": "timed_out",
@@ -197,6 +213,9 @@ def interrupt(
 def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> None:
     """Write the end of a run: the job ends, or is queued again if the run was interrupted.
 
+    A job that measured all its cases succeeded only if each implementation is valid in each case.
+    If some are not, the job is partial. If none is in any case, the job failed.
+
     Args:
         counts: as for `interrupt`.
     """
@@ -205,14 +224,17 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
     if exit_class == "interrupted":
         interrupt(session, job, detail, took_ms, counts=counts)
         return
+    state = STATES.get(exit_class, "failed")
     if exit_class == "ok":
-        statuses = session.scalars(
-            sa.select(Measurement.status).where(Measurement.job_number == job.number).distinct()
-        ).all()
-        if "ok" not in statuses:
-            exit_class = _worst(statuses)
+        found = _statuses(session, job)
+        if "ok" not in found.distinct:
+            exit_class = _worst(found.distinct)
+            state = "invalid" if exit_class == "invalid" else "failed"
             detail = "no implementation could be measured in any case"
-    end_job(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
+        elif found.distinct != {"ok"}:
+            exit_class, state = _worst(found.distinct), "partial"
+            detail = _failures(found)
+    end_job(session, job, state, exit_class, detail, took_ms)
 
 
 def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:
@@ -285,6 +307,58 @@ def _charge(session: Session, job: Job, took_ms: int) -> None:
         share.end_us += took_ms * 1000 - job.cost_us
 
 
-def _worst(statuses: Iterable[str]) -> ExitClass:
-    order: tuple[ExitClass, ...] = ("error", "wrong_result", "compile_error", "cuda_error", "oom")
-    return next((status for status in order if status in statuses), "invalid")
+class _Statuses(NamedTuple):
+    """The statuses of a job's rows.
+
+    Attributes:
+        numbers: number of cases by status, of each implementation in the order of the request.
+        timed: whether some row has a time. A job that only checks results has none.
+    """
+
+    numbers: Mapping[str, Counter[str]]
+    timed: bool
+
+    @property
+    def distinct(self) -> set[str]:
+        """The statuses that occur."""
+        return {status for counts in self.numbers.values() for status in counts}
+
+
+def _statuses(session: Session, job: Job) -> _Statuses:
+    rows = session.execute(
+        sa.select(
+            Measurement.implementation,
+            Measurement.status,
+            sa.func.count(),
+            sa.func.count(Measurement.median_us),
+        )
+        .where(Measurement.job_number == job.number)
+        .group_by(Measurement.implementation, Measurement.status)
+    ).all()
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, status, number, _ in rows:
+        found[name][status] = number
+    ordered = {name: found[name] for name in json.loads(job.implementations) if name in found}
+    return _Statuses(ordered, any(timed for _, status, _, timed in rows if status == "ok"))
+
+
+def _failures(found: _Statuses) -> str:
+    """Which implementations failed, in how many cases, and how: "mine has no time in 2 of 4 cases:
+    wrong_result in 1, timeout in 1"."""
+    failed = {name: counts for name, counts in found.numbers.items() if {*counts} != {"ok"}}
+    lacks = "has no time" if found.timed else "is not known to be right"
+    texts = []
+    for name, counts in [*failed.items()][:MOST_NAMED]:
+        total = counts.total()
+        cases = f"{total - counts['ok']} of {total} case{'s' * (total != 1)}"
+        how = sorted((-number, status) for status, number in counts.items() if status != "ok")
+        whys = ", ".join(f"{status} in {-number}" for number, status in how)
+        texts.append(f"{name} {lacks} in {cases}: {whys}")
+    if more := len(failed) - len(texts):
+        texts.append(f"and {more} more implementation{'s' * (more != 1)}")
+    text = "; ".join(texts)
+    return text if len(text) <= MAX_DETAIL else f"{text[: MAX_DETAIL - 4]} ..."
+
+
+def _worst(statuses: Collection[str]) -> ExitClass:
+    return next((status for status in WORST_FIRST if status in statuses), "invalid")

@@ -102,7 +102,13 @@ def facts(job: Job, caller: Caller) -> dict[str, Any] | None:
 
 
 def remarks(job: Job) -> list[str]:
-    """What a reader should know about all results of a job."""
+    """What a reader should know about all results of a job: which implementations failed, and
+    whether there was a GPU."""
+    return [*([job.detail] if job.state == "partial" else []), *device_remarks(job)]
+
+
+def device_remarks(job: Job) -> list[str]:
+    """What a reader should know about the device of a job: nothing if it was a GPU."""
     fingerprint = json.loads(job.fingerprint or "{}")
     if fingerprint.get("kind") != "cpu":
         return []

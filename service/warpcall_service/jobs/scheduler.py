@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall.jobs import UNFINISHED
 from warpcall_service.artefacts import profiles
 from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
@@ -102,7 +103,8 @@ class Scheduler:
         self._pruned_ms = 0
         self._trouble = ""
         self._queued = 0
-        self._ended: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()  # runs, by exit class
+        self._jobs_ended: Counter[str] = Counter()  # jobs, by state
         self._device_s: defaultdict[str, float] = defaultdict(float)
         self._working: asyncio.Task[None] | None = None
         self._stopping = False
@@ -172,7 +174,14 @@ class Scheduler:
         )
         for exit_class, number in self._ended.items():
             ended.add_metric([exit_class], number)
-        return queued, running, leased, quarantined, ended
+        jobs_ended = CounterMetricFamily(
+            "warpcall_jobs_ended",
+            "Jobs that ended with a run on this server, by their state at the end",
+            labels=["state"],
+        )
+        for state, number in self._jobs_ended.items():
+            jobs_ended.add_metric([state], number)
+        return queued, running, leased, quarantined, ended, jobs_ended
 
     # Polling the queue
 
@@ -350,11 +359,17 @@ class Scheduler:
             await recorder.store_profiles()
             stopping = self._stopping or self._membership.is_draining
             counts = not (stopping or run in self._yielding)
-            recorder.put(
-                lambda session, job: lifecycle.end_run(session, job, outcome, counts=counts),
-                charges=True,
-            )
+            state = ""
+
+            def write_end(session: Session, job: Job) -> None:
+                nonlocal state
+                lifecycle.end_run(session, job, outcome, counts=counts)
+                state = job.state
+
+            recorder.put(write_end, charges=True)
             await recorder.close()
+            if not recorder.claim_lost and state and state not in UNFINISHED:
+                self._jobs_ended[state] += 1
             exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
             self._ended[exit_class] += 1
             log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)

@@ -182,7 +182,10 @@ def find_repeated(
 
 
 def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimate:
-    """The expected duration of a job, from the latest jobs of its op and precision."""
+    """The expected duration of a job, from the latest jobs of its op and precision.
+
+    Partial jobs do not count, because an implementation that fails takes less time.
+    """
     nominal = request.nominal_s(len(checked["cases"]), checked["implementation_s"])
     last = (
         sa.select(Job.took_ms, Job.nominal_ms)
@@ -352,6 +355,9 @@ def _find_answered(
 
     A job that others may read does not answer a private request, and a private one does not answer
     a request that is explicitly not private. A request for profiles is answered by a new job only.
+
+    A partial job answers nothing, because a timeout, a crash or a lack of memory need not happen
+    again. Who asks again for a known wrong result waits for its check once more.
     """
     if request.profile is not None:
         return None

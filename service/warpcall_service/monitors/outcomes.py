@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.jobs import COMPLETED
 from warpcall_service.monitors import deliveries, history
 from warpcall_service.store.monitor_tables import Monitor
 from warpcall_service.store.tables import Job, JobCase, Measurement
@@ -56,7 +57,7 @@ def note(session: Session, monitor: Monitor, why: str, job_id: str | None) -> No
 
 def _why_failed(session: Session, job: Job) -> str:
     """Why a job has not measured all that it should; empty if it has."""
-    if job.state != "succeeded":
+    if job.state not in COMPLETED:
         return f"the job {ENDS.get(job.state, job.state)}: {job.detail or job.exit_class}"
     missing = session.execute(
         sa.select(Measurement.implementation, JobCase.key, Measurement.status)

@@ -37,7 +37,18 @@ Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of us, bytes, mJ,
 Tags = Annotated[list[Word], Field(max_length=16, fail_fast=True)]
 T = TypeVar("T")
 Readings = Annotated[list[T], Field(max_length=MAX_READINGS, fail_fast=True)]
-Status = Literal["ok", "error", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
+Status = Literal[
+    "ok",
+    "error",
+    "wrong_result",
+    "compile_error",
+    "oom",
+    "cuda_error",
+    "invalid",
+    "timeout",
+    "crashed",
+    "unchecked",
+]
 
 
 class Strict(BaseModel):

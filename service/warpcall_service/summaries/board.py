@@ -15,6 +15,7 @@ import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.jobs import COMPLETED
 from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
@@ -53,7 +54,7 @@ def board(session: Session, caller: Caller, op: str, device: str, case: str) -> 
 
 def latest_op(session: Session, caller: Caller) -> str | None:
     """The op of the last job that has succeeded, of those that the caller may read."""
-    query = sa.select(Job.op).where(readable(caller), Job.state == "succeeded")
+    query = sa.select(Job.op).where(readable(caller), Job.state.in_(COMPLETED))
     return session.scalars(query.order_by(Job.number.desc()).limit(1)).first()
 
 
@@ -62,7 +63,7 @@ def _devices(session: Session, caller: Caller, op: str) -> list[str]:
     latest = sa.func.max(Job.number)
     rows = session.execute(
         sa.select(Job.environment, latest)
-        .where(Job.op == op, Job.state == "succeeded", readable(caller))
+        .where(Job.op == op, Job.state.in_(COMPLETED), readable(caller))
         .group_by(Job.environment)
         .order_by(latest.desc())
     )
@@ -77,7 +78,7 @@ def _jobs(caller: Caller, op: str, device: str) -> sa.Subquery:
     )
     return (
         sa.select(Job.number, Job.id, Job.user_name)
-        .where(Job.op == op, Job.state == "succeeded", on_device, readable(caller))
+        .where(Job.op == op, Job.state.in_(COMPLETED), on_device, readable(caller))
         .order_by(Job.number.desc())
         .limit(RECENT)
         .subquery()

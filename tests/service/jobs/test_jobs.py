@@ -7,7 +7,7 @@ import dataclasses
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ from warpcall.jobs.request import JobRequest as Asked
 from warpcall.jobs.results import Measurement
 from warpcall_kernels import measuring
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.runs import results
 
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 LONG: dict[str, Any] = {
@@ -352,6 +353,7 @@ def test_the_time_on_a_device_is_counted(lab: Lab) -> None:
     brief_s = 0.01  # its calls take some microseconds, its jobs more than this
     assert found['warpcall_job_device_seconds_total{lane="cpu"}'] > brief_s
     assert found['warpcall_job_attempts_total{exit_class="ok"}'] >= 1
+    assert found['warpcall_jobs_ended_total{state="succeeded"}'] >= 1
     assert found['warpcall_user_kernel_seconds_total{user="alice"}'] > brief_s
     assert found['warpcall_lane_quarantined{lane="cpu"}'] == 0
     assert found['warpcall_job_running{lane="cpu"}'] == 0
@@ -359,7 +361,9 @@ def test_the_time_on_a_device_is_counted(lab: Lab) -> None:
 
 def test_precisions_and_classes_are_the_samplers() -> None:
     assert set(PRECISIONS) == set(measuring.PRECISIONS)
-    assert {"wrong_result", "compile_error", "oom", "cuda_error"} < set(get_args(ExitClass))
+    assert {*get_args(results.Status)} < {*get_args(ExitClass)}
+    measured = get_type_hints(measuring.ImplementationResult)["status"]
+    assert {*get_args(measured)} == {*get_args(results.Status)}
 
 
 def test_the_sdk_knows_each_field_of_a_submission() -> None:

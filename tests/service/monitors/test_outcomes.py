@@ -231,9 +231,10 @@ def test_a_run_is_tried_again_within_a_period_that_is_shorter_than_the_pause(sto
     assert events(store) == ["failing"]
 
 
-def test_an_implementation_without_a_time_is_a_run_that_fails(store: Store) -> None:
+@pytest.mark.parametrize("state", ["partial", "succeeded"])  # as servers of before wrote it
+def test_an_implementation_without_a_time_is_a_run_that_fails(store: Store, state: str) -> None:
     add(store)
-    end_run(store, warpcall="ok", torch="wrong_result", ann="oom")
+    end_run(store, state, warpcall="ok", torch="wrong_result", ann="oom")
 
     assert events(store) == ["failing"]
     assert detail(store) == "ann has no time in case 0: oom, and 1 more"
