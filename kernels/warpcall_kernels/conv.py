@@ -24,10 +24,11 @@ from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sw
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels._conv.forward import FMA_MAX_TAPS, plan
 from warpcall_kernels.conv_backward import (
-    TOLERANCE,
+    by_channel,
     conv_backward,
     effective_weight,
     expand_weight,
+    softmax_amplification,
 )
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
@@ -41,6 +42,7 @@ from warpcall_kernels.op.declaration import (
 )
 from warpcall_kernels.op.launch import check_device, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
+from warpcall_kernels.op.tolerance import Sums, SumTolerance, squared
 
 
 def _launch(
@@ -135,6 +137,27 @@ def conv_reference(
     padded = F.pad(x.to(w.dtype), (padding, taps - 1 - padding))
     wide_bias = None if bias is None else bias.to(w.dtype)
     return F.conv1d(padded, w, wide_bias, groups=channels).to(x.dtype)
+
+
+def _sums(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+) -> dict[str, Sums]:
+    """An element has K terms of both signs, and the bias.
+
+    The sum of the squares of the terms is the convolution of the squares.
+    """
+    w = effective_weight(weight.double(), softmax_weight)
+    squares = None if bias is None else squared(bias)
+    size = conv_reference(squared(x), squared(w), squares, padding_l).sqrt_()
+    terms = weight.shape[1] + (bias is not None)
+    amplification: Tensor | float = 0.0
+    if softmax_weight:
+        amplification = by_channel(softmax_amplification(weight), x.shape[1])
+    return {"out": Sums(terms, size, amplification)}
 
 
 def _bytes_moved(
@@ -306,7 +329,7 @@ OP = Op(
     sweep=SWEEP,
     tuning=TUNING,
     params=PARAMS,
-    tolerance=TOLERANCE,
+    tolerance=SumTolerance(_sums),
     differentiable=("x", "weight", "bias"),
     derive=_derive,
     sizes=(*SIZES, Size("bias", "whether there is one", "no", choices=("no", "yes"))),

@@ -42,8 +42,8 @@ from warpcall_kernels.op.launch import (
     runs_kernel,
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
+from warpcall_kernels.op.tolerance import EXPONENTIAL, Sums, SumTolerance, squared
 
-TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 INTEGERS: dict[str, Any] = {
     "values": "integers",
@@ -225,6 +225,54 @@ def conv_backward_reference(
     return grad_x.to(x.dtype), grad_weight, grad_bias
 
 
+def _sums(
+    grad_output: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+    bias: bool = False,
+) -> dict[str, Sums]:
+    """The sums of the squares of the terms are the same sums, of the squares of the inputs.
+
+    An element of grad_x has K terms, one of grad_weight B * T * C / H, one of grad_bias B * T. They
+    have both signs. The gradient through the softmax, w * (a - sum(a * w)), may cancel once more,
+    so that its size is that of a and of its sum, times w.
+    """
+    heads, taps = weight.shape
+    batches, channels, length = x.shape
+    w = effective_weight(weight.double(), softmax_weight)
+    squares = conv_backward_reference(
+        squared(grad_output), squared(x), squared(w), padding_l, False, bias
+    )
+    grad_x, grad_weight, grad_bias = (None if t is None else t.sqrt() for t in squares)
+    assert grad_weight is not None
+    amplification: Tensor | float = 0.0
+    if softmax_weight:
+        plain = conv_backward_reference(grad_output.double(), x.double(), w, padding_l)[1]
+        grad_weight += plain.abs()
+        grad_weight = w * (grad_weight + (grad_weight * w).sum(-1, keepdim=True))
+        amplification = softmax_amplification(weight)
+    positions = batches * length
+    found = {
+        "grad_x": Sums(taps, grad_x, by_channel(amplification, channels)),
+        "grad_weight": Sums(positions * channels // heads, grad_weight, amplification),
+    }
+    return found | ({"grad_bias": Sums(positions, grad_bias)} if bias else {})
+
+
+def softmax_amplification(weight: Tensor) -> Tensor:
+    """[H, 1]: units of roundoff of the softmax of filters, as those of masked softmax."""
+    return EXPONENTIAL + 2 * weight.double().abs().amax(1, keepdim=True)
+
+
+def by_channel(amplification: Tensor | float, channels: int) -> Tensor | float:
+    """What is [H, 1] as [C, 1]."""
+    if not isinstance(amplification, Tensor):
+        return amplification
+    return amplification.repeat_interleave(channels // amplification.shape[0], 0)
+
+
 def _bytes_moved(
     grad_output: TensorLike,
     x: TensorLike,
@@ -361,7 +409,7 @@ OP = Op(
     sweep=SWEEP,
     tuning=TUNING,
     params=(*PARAMS, Param("bias", "bool", "give the gradient of a bias, too", default=False)),
-    tolerance=TOLERANCE,
+    tolerance=SumTolerance(_sums),
     derive=_derive,
     sizes=SIZES,
 )

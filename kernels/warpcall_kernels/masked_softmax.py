@@ -43,9 +43,8 @@ from warpcall_kernels.op.launch import (
     runs_kernel,
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
+from warpcall_kernels.op.tolerance import EXPONENTIAL, Sums, SumTolerance
 
-# rtol and atol against the reference in fp64: one rounding, and the error of sums of many terms.
-TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}
 MASKS = (torch.bool, torch.uint8)
 
 
@@ -185,6 +184,30 @@ def masked_softmax_reference(
         return scores.softmax(-1).to(x.dtype)
     scores = scores.masked_fill_(masked, -math.inf)
     return scores.softmax(-1).masked_fill_(masked, 0).to(x.dtype)
+
+
+def _sums(
+    x: Tensor,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+) -> dict[str, Sums]:
+    """Errors are relative to each result, however small: all terms of the sum are positive.
+
+    The sum of a row has K terms. The argument of an exponential is a difference of rounded scores,
+    so that its error, and the relative error of the result, grows with the largest score that
+    counts.
+    """
+    masked = checks.beyond_prefix(x.shape, lengths, causal, x.device)
+    if mask is not None:
+        masked = mask != 0 if masked is None else masked | (mask != 0)
+    scores = x.abs().masked_fill_(~x.isfinite(), 0)
+    if masked is not None:
+        scores.masked_fill_(masked, 0)
+    largest = scores.amax(-1, keepdim=True) if x.shape[-1] else scores.new_zeros(())
+    amplification = EXPONENTIAL + 2 * abs(scale) * largest.double()
+    return {"out": Sums(x.shape[-1], amplification=amplification)}
 
 
 def _bytes_moved(
@@ -355,7 +378,7 @@ OP = Op(
             default=False,
         ),
     ),
-    tolerance=TOLERANCE,
+    tolerance=SumTolerance(_sums),
     differentiable=("x",),
     derive=_derive,
     sizes=(

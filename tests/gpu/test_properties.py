@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.gpu.every_kernel import LOWERED_THRESHOLDS
-from tests.kernels.suite import assert_bits_equal, widen
+from tests.kernels.suite import assert_right
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import dtype_name
 from warpcall_kernels.permute import DTYPES
@@ -96,18 +96,9 @@ def _values(count: int, dtype: torch.dtype, seed: int, special: bool) -> Tensor:
 def check(op: Op, inputs: dict[str, Tensor], params: dict[str, Any]) -> None:
     """The outputs are as the reference says: bit for bit, or within the op's tolerance of fp64."""
     got = op.compute(inputs, op.check_params(params))
-    exact = op.tolerance is None
-    parts = op.reference(**(inputs if exact else widen(inputs)), **params)
-    wanted = [p for p in (parts if isinstance(parts, tuple) else (parts,)) if p is not None]
-    for ours, theirs in zip(got.values(), wanted, strict=True):
-        assert ours.is_contiguous()
-        if op.tolerance is None:
-            assert_bits_equal(ours, theirs.contiguous())
-        else:
-            error = op.tolerance[ours.dtype]
-            torch.testing.assert_close(
-                ours.double(), theirs.double(), rtol=error, atol=error, equal_nan=True
-            )
+
+    assert all(output.is_contiguous() for output in got.values())
+    assert_right(op, inputs, params, got)
 
 
 @st.composite

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from warpcall_kernels import Op
 from warpcall_kernels.op.cases import Case
+from warpcall_kernels.op.compare import Comparison
 from warpcall_kernels.op.declaration import Meta
 
 WIDE = {
@@ -79,16 +80,29 @@ def metas(tensors: Mapping[str, Tensor]) -> dict[str, Meta]:
     return {name: Meta(tuple(t.shape), t.dtype) for name, t in tensors.items()}
 
 
-def assert_matches(op: Op, actual: Tensor, reference: Tensor) -> None:
-    """Assert equality within the op's tolerance, or bit for bit without one. All NaN are equal."""
-    if op.tolerance is None:
-        assert_bits_equal(actual, reference)
-        return
-    rtol = op.tolerance[actual.dtype]
-    rounded = reference.to(actual.dtype)  # what is beyond the dtype's range is infinite in it
-    expected = torch.where(rounded.isfinite(), reference, rounded)
-    wide = actual.to(WIDE.get(actual.dtype, actual.dtype))
-    torch.testing.assert_close(wide, expected.to(wide.dtype), rtol=rtol, atol=rtol, equal_nan=True)
+def assert_right(
+    op: Op, given: Mapping[str, Tensor | None], params: Mapping[str, Any], result: Any
+) -> None:
+    """Assert that the outputs of a call are what the reference says, within the op's tolerance.
+
+    Args:
+        op: the op.
+        given: the inputs of the call by name; None for one that was left out.
+        params: the parameters of the call by name, without defaults.
+        result: a tensor or a tuple of them, as the op returns them, or outputs by name. An output
+            that is None is not compared.
+    """
+    inputs = {name: t for name, t in given.items() if t is not None}
+    checked = op.check_params(params)
+    actual = result if isinstance(result, Mapping) else by_name(op, result)
+    expected = reference_of(op, inputs, checked)
+    assert actual
+    comparison = Comparison(op, inputs, checked)
+    for name, output in actual.items():
+        assert output.shape == expected[name].shape
+        assert op.tolerance is not None or output.dtype == expected[name].dtype
+        differs = comparison.difference(name, output, expected[name])
+        assert differs is None, differs
 
 
 def assert_bits_equal(actual: Tensor, expected: Tensor) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.suite import assert_right
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._conv import backward
 from warpcall_kernels._conv.forward import DOT_SHORT, FMA_MAX_TAPS
@@ -92,11 +93,8 @@ def test_any_shape_filter_and_padding(
 
     out = conv(x, weight, padding_l=padding, softmax_weight=softmax)
 
-    expected = conv_reference(
-        x.double(), weight.double(), padding_l=padding, softmax_weight=softmax
-    )
-    error = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
-    torch.testing.assert_close(out.double(), expected, rtol=error, atol=error)
+    how = {"padding_l": padding, "softmax_weight": softmax}
+    assert_right(OP, {"x": x, "weight": weight}, how, out)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +134,7 @@ def test_no_stride_matters(taps: int, kernel: str, device: str, launched: list[L
     out = conv(x, weight, bias)
 
     assert names(launched) == [DOT if kernel == BANDS else kernel]  # its rows are not aligned
-    expected = conv_reference(x.double(), weight.double(), bias.double())
-    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
+    assert_right(OP, {"x": x, "weight": weight, "bias": bias}, {}, out)
 
 
 @pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (31, DOT)])

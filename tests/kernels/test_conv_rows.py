@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.suite import assert_right
 from warpcall_kernels._conv import backward_kernels, forward_kernels
 from warpcall_kernels._conv.backward import FMA_MAX_TAPS_SKEWED
 from warpcall_kernels._conv.tiling import Alignment, Tiling
+from warpcall_kernels.conv import OP as FORWARD
 from warpcall_kernels.conv import conv, conv_reference
-from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
+from warpcall_kernels.conv_backward import OP as BACKWARD
+from warpcall_kernels.conv_backward import conv_backward
 from warpcall_kernels.op.launch import Launch, layout_key
 
 FMA, DOT, BLOCKS = "_fma_kernel", "_dot_kernel", "_blocks_kernel"
@@ -27,20 +30,11 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
 
 def check(x: Tensor, g: Tensor, weight: Tensor, **how: Any) -> None:
     """Both passes are as their references say."""
-    error = TOLERANCE[x.dtype]
-    close: dict[str, Any] = {"rtol": error, "atol": error, "equal_nan": True}
-    wide = weight.double()
-
     out = conv(x, weight, **how)
     grads = conv_backward(g, x, weight, **how)
 
-    expected = conv_reference(x.double(), wide, **how)
-    torch.testing.assert_close(out.double(), expected, **close)
-    wanted = conv_backward_reference(g.double(), x.double(), wide, **how)
-    for grad, right in zip(grads[:2], wanted[:2], strict=True):
-        assert grad is not None
-        assert right is not None
-        torch.testing.assert_close(grad.double(), right, **close)
+    assert_right(FORWARD, {"x": x, "weight": weight}, how, out)
+    assert_right(BACKWARD, {"grad_output": g, "x": x, "weight": weight}, how, grads)
 
 
 @pytest.fixture

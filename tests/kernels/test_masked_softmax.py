@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.kernels.layouts import at
+from tests.kernels.suite import assert_right
 from warpcall_kernels import InvalidInput
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels._softmax.rows import Rows, Strides, Tile, Variant, is_wide
 from warpcall_kernels.masked_softmax import (
-    TOLERANCE,
+    OP,
     masked_softmax,
     masked_softmax_reference,
 )
@@ -185,14 +186,12 @@ def test_masks_lengths_and_causality_combine(
     mask = (torch.rand(sizes, generator=generator) < 0.4).to(device)
     rows = (batch, 1 if by_batch else queries)
     lengths = torch.randint(-1, columns + 2, rows, generator=generator).to(device)
-    form: dict[str, Any] = {"mask": mask, "lengths": lengths, "causal": causal, "scale": scale}
+    form: dict[str, Any] = {"causal": causal, "scale": scale}
 
-    out = masked_softmax(x, **form)
+    out = masked_softmax(x, mask, lengths, **form)
 
-    tolerance = TOLERANCE[dtype]
-    expected = masked_softmax_reference(x.double(), **form)
-    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
-    assert not out[expected == 0].any()
+    assert_right(OP, {"x": x, "mask": mask, "lengths": lengths}, form, out)
+    assert not out[masked_softmax_reference(x.double(), mask, lengths, **form) == 0].any()
 
 
 @pytest.mark.parametrize(
@@ -282,8 +281,7 @@ def test_rows_2_to_the_30_apart_are_found(columns: int, device: str) -> None:
 
     out = masked_softmax(x, **form)
 
-    expected = masked_softmax_reference(x.double(), **form)
-    torch.testing.assert_close(out.double(), expected, rtol=1e-3, atol=1e-3)
+    assert_right(OP, {"x": x, **form}, {}, out)
 
 
 @pytest.mark.parametrize("columns", [6, 40_000])

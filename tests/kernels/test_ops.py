@@ -82,8 +82,7 @@ def test_the_function_equals_the_reference_in_fp64(op: Op, case: Case, device: s
     expected = suite.reference_of(op, run.given, run.params)
 
     assert run.outputs.keys() == expected.keys()
-    for name, output in run.outputs.items():
-        suite.assert_matches(op, output, expected[name])
+    suite.assert_right(op, run.given, run.params, run.outputs)
 
 
 @every_case
@@ -114,8 +113,7 @@ def test_compute_names_the_outputs(op: Op, case: Case, device: str) -> None:
     computed = op.compute(run.given, run.params)
 
     assert suite.metas(computed) == op.check(suite.metas(run.given), run.params)
-    for name, output in computed.items():
-        suite.assert_matches(op, output, suite.reference_of(op, run.given, run.params)[name])
+    suite.assert_right(op, run.given, run.params, computed)
 
 
 @every_case
@@ -242,8 +240,7 @@ def test_large_cases_equal_the_reference(
     expected = suite.reference_of(op, run.given, run.params)
 
     assert run.outputs.keys() == expected.keys()
-    for name, output in run.outputs.items():
-        suite.assert_matches(op, output, expected[name])
+    suite.assert_right(op, run.given, run.params, run.outputs)
 
 
 def _shapes(case: Case) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from warpcall_kernels.op.cases import Case, Sample, Values
 from warpcall_kernels.op.errors import InvalidInput, brief, listed
 from warpcall_kernels.op.sources import source_sha256
+from warpcall_kernels.op.tolerance import Tolerance
 
 ParamValue = bool | int | float | tuple[int, ...] | None
 ParamKind = Literal["bool", "int", "float", "ints"]
@@ -227,7 +228,7 @@ class Op:
         inputs, outputs, params: what it takes and returns, in the order of the signature.
         equivalent: one line of torch that says what is computed.
         cases: what tests and benchmarks run.
-        tolerance: by dtype of the output, the rtol and atol allowed against the reference in fp64;
+        tolerance: how far results may be from the reference in fp64, as `op/tolerance.py` says.
             None means bit-exact.
         differentiable: the inputs that have a gradient.
         limits: what callers should know about sizes and devices; may be empty.
@@ -254,7 +255,7 @@ class Op:
     equivalent: str
     cases: tuple[Case, ...]
     params: tuple[Param, ...] = ()
-    tolerance: Mapping[torch.dtype, float] | None = None
+    tolerance: Tolerance | None = None
     differentiable: tuple[str, ...] = ()
     limits: str = ""
     common: tuple[Case, ...] = ()

@@ -33,6 +33,7 @@ from warpcall_kernels.op.declaration import (
 )
 from warpcall_kernels.op.errors import InvalidInput, brief, listed
 from warpcall_kernels.op.sources import unwrapped
+from warpcall_kernels.op.tolerance import RowTolerance
 
 DEFAULT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_BYTES_MOVED = 2**62
@@ -54,8 +55,10 @@ class Problem:
         sizes: the sizes that `inputs` takes.
         params: the parameters that the reference takes besides the inputs. None is required.
         dtypes: the dtypes that a benchmark may choose. The first one is the default.
-        tolerance: by dtype of an output, the rtol and atol allowed against the reference in fp64.
-            Other dtypes have those of `DEFAULT_TOLERANCE`. None means bit-exact.
+        tolerance: by dtype of an output, the error of an element against the reference in fp64,
+            relative to the larger of the element and the root mean square of its row. The norm of
+            the errors of all elements must be at most half of that. Other dtypes have the numbers
+            of `DEFAULT_TOLERANCE`. None means bit-exact. `RowTolerance` says what a row is.
         bytes_moved: returns the compulsory traffic in bytes from shapes and dtypes of the inputs
             (`Meta`) and from the parameters, by name. By default each input is read once and each
             output written once.
@@ -122,7 +125,7 @@ class Problem:
             equivalent=self.equivalent,
             cases=declared.cases(),
             params=self.params,
-            tolerance=self.tolerance,
+            tolerance=None if self.tolerance is None else RowTolerance(self.tolerance),
             derive=declared.derive,
             sizes=self.sizes,
             dtypes=self.dtypes,

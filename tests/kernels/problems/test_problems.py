@@ -22,6 +22,7 @@ from tests.kernels.problems.row_norm import problem, row_norm, rows
 from warpcall_kernels import InvalidInput, Problem, Sample, Size, measuring
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.problem_fields import DEFAULT_TOLERANCE
+from warpcall_kernels.op.tolerance import RowTolerance
 
 BRIEF = measuring.Precision("brief", 0.05, warm_seconds=0.02)
 
@@ -207,8 +208,8 @@ def test_only_a_tolerance_of_none_is_bit_exact() -> None:
     given = problem(tolerance={torch.float32: 1})
 
     assert problem(tolerance=None).op("p").tolerance is None
-    assert problem().op("p").tolerance == DEFAULT_TOLERANCE
-    assert given.op("p").tolerance == {**DEFAULT_TOLERANCE, torch.float32: 1}
+    assert problem().op("p").tolerance == RowTolerance(DEFAULT_TOLERANCE)
+    assert given.op("p").tolerance == RowTolerance({**DEFAULT_TOLERANCE, torch.float32: 1})
 
 
 def test_every_dtype_of_cases_has_a_tolerance() -> None:

@@ -1,11 +1,11 @@
-"""What the check of results says."""
+"""The comparison of results with the reference, and what it says."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from warpcall_kernels.measuring._check import _same, shown
+from warpcall_kernels.op.compare import same_bits, shown
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_elements_are_the_same_only_if_all_of_their_bytes_are(dtype: torch.dtype
     for byte in range(size):  # each element but the last differs in another byte
         got.view(torch.uint8)[byte * size + byte] = 0
 
-    assert _same(got, wanted).tolist() == [False] * size + [True]
+    assert same_bits(got, wanted).tolist() == [False] * size + [True]
 
 
 def test_every_nan_is_the_same_but_zeros_of_another_sign_are_not() -> None:
@@ -43,4 +43,4 @@ def test_every_nan_is_the_same_but_zeros_of_another_sign_are_not() -> None:
     wanted = torch.tensor([nan, 0.0, 1.0], dtype=torch.bfloat16)
     got = torch.tensor([-nan, -0.0, 1.0], dtype=torch.bfloat16)
 
-    assert _same(got, wanted).tolist() == [True, False, True]
+    assert same_bits(got, wanted).tolist() == [True, False, True]
