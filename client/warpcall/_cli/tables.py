@@ -13,7 +13,14 @@ from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
 from warpcall.health import Health
 from warpcall.jobs import JobInfo, Queue
-from warpcall.jobs.results import Board, Comparison, History, Results
+from warpcall.jobs.results import (
+    Board,
+    Comparison,
+    History,
+    Results,
+    status_shown,
+    why_no_verdict,
+)
 from warpcall.nodes import Node
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
@@ -34,7 +41,7 @@ def results_lines(results: Results, first: str) -> list[str]:
     """
     rows = []
     for row in results.measurements:
-        ok = row.median_us is not None
+        status = status_shown(row.status, row.median_us)
         cells = (
             microseconds(row.median_us),
             interval(microseconds, row.ci_low_us, row.ci_high_us),
@@ -44,7 +51,7 @@ def results_lines(results: Results, first: str) -> list[str]:
             "" if row.gb_per_s is None else f"{row.gb_per_s:.4g}",
             "" if row.share_of_limit is None else f"{row.share_of_limit:.0%}",
         )
-        rows.append((row.case, row.implementation, cells if ok else (row.status,)))
+        rows.append((row.case, row.implementation, (status,) if status else cells))
     return [
         f"times in us; ratio and verdict: to {first}, above 1 takes longer; limit: a copy's speed",
         *by_case(RESULTS, rows),
@@ -61,9 +68,14 @@ def comparison_lines(found: Comparison) -> list[str]:
             ratio(row.ratio),
             interval(ratio, row.ratio_low, row.ratio_high),
             "unknown" if row.margin is None else f"{row.margin:.1%}",
-            row.verdict,
+            row.verdict or "none",
         )
         rows.append((row.case, row.implementation, cells))
+    whys = [
+        f"no verdict on {row.implementation}, {row.case}: {row.why}"
+        for row in found.rows
+        if row.why
+    ]
     head = [
         "times in us; ratio: of b to a, each relative to its job's copy, above 1 takes longer",
         "margin: two jobs of the same code may differ by so much; other jobs show it",
@@ -72,16 +84,19 @@ def comparison_lines(found: Comparison) -> list[str]:
         "no margin is known for some rows: repeat a job with --fresh, so that the server learns it"
     )
     unknown = any(row.margin is None for row in found.rows)
-    return [*head, *by_case(COMPARED, rows), *([hint] if unknown else [])]
+    return [*head, *by_case(COMPARED, rows), *whys, *([hint] if unknown else [])]
 
 
 def board_lines(found: Board) -> list[str]:
-    """A line for each case, and below it a row for each implementation, the fastest first."""
+    """A line for each case, and below it a row for each implementation, the fastest first.
+
+    Results without a rank follow after the others of their case.
+    """
     rows = []
     for standing in found.standings:
-        for entry in standing.entries:
+        for entry in (*standing.entries, *standing.unranked):
             cells = (
-                str(entry.rank),
+                "-" if entry.rank is None else str(entry.rank),
                 microseconds(entry.median_us),
                 ratio(entry.relative),
                 interval(ratio, entry.relative_low, entry.relative_high),
@@ -92,6 +107,11 @@ def board_lines(found: Board) -> list[str]:
         f"{found.op} on {found.device}; times in us; of copy: over the time of a copy of as many bytes",
         "implementations share a rank if their intervals overlap or differ by less than 1 %",
         *by_case(BOARD, rows),
+        *(
+            f"no rank for {entry.implementation}, {standing.case}: {', '.join(entry.tags)}"
+            for standing in found.standings
+            for entry in standing.unranked
+        ),
     ]
 
 
@@ -188,19 +208,22 @@ def measured(job: JobInfo) -> str:
 
 
 def history_table(found: History) -> Table:
-    """A table of one case over time. The last column names what changed since the row below."""
+    """A table of one case over time. The last column names what changed since the row below. A time
+    that is no basis for a verdict is marked, such as "12.34 suspect"."""
     columns = ("measured", "job", "user", "us", "95 % CI", "limit", "what changed")
     rows = []
     for point in found.points:
         row = point.measurement
         share = row.share_of_limit
+        status = status_shown(row.status, row.median_us)
+        why = why_no_verdict(row.status, row.tags)
         cells = (
             f"{ago(point.finished_at)} ago",
             point.job,
             point.user,
-            microseconds(row.median_us) or row.status,
-            interval(microseconds, row.ci_low_us, row.ci_high_us),
-            "" if share is None else f"{share:.0%}",
+            status or " ".join(filter(None, (microseconds(row.median_us), why))),
+            "" if status else interval(microseconds, row.ci_low_us, row.ci_high_us),
+            "" if status or share is None else f"{share:.0%}",
             ", ".join(point.changed),
         )
         rows.append(cells)

@@ -70,11 +70,15 @@ class _RegressionsBase:
             found.append(await self._measure(wanted))
             return found[-1], judge(found, request.op, base, head, allowed)
 
-        def has_times(row: RegressionRow) -> bool:
-            return row.base_us is not None and row.head_us is not None
+        def may_decide(row: RegressionRow) -> bool:  # another job, of this case
+            tags = {
+                tag for one in found[-1].measurements if one.case == row.case for tag in one.tags
+            }
+            timed = row.base_us is not None and row.head_us is not None
+            return timed and "interpreted" not in tags
 
         wanted = replace(request, implementations=[base, head])
-        return await _until_decided(judged, wanted, has_times)
+        return await _until_decided(judged, wanted, may_decide)
 
     async def _check_stored(
         self, stored: JobDetails, request: JobRequest, head: str, allowed: float

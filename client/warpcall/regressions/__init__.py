@@ -20,7 +20,13 @@ from typing import ClassVar, Literal
 
 from warpcall._extras.tables import Table
 from warpcall.jobs import Payload
-from warpcall.jobs.results import Comparison, Measurement, Results
+from warpcall.jobs.results import (
+    Comparison,
+    Measurement,
+    Results,
+    can_conclude,
+    why_no_verdict,
+)
 from warpcall.regressions._intervals import Interval, combined
 
 Outcome = Literal["passed", "slower", "failed", "undecided"]
@@ -151,7 +157,8 @@ def judge(
 
     A case passed if the upper end of the interval is at most 1 + `allowed`. It is slower if the
     lower end is above that, and the ratio of at least two jobs is. Otherwise it is undecided. So
-    one job alone can only pass a case.
+    one job alone can only pass a case. Times that are no basis for a verdict, such as those of an
+    interpreted kernel, decide nothing.
 
     Args:
         results: of the jobs, the first one first. Later jobs need not have all cases, and may have
@@ -167,18 +174,14 @@ def judge(
             before, after = rows.get((case, base)), rows.get((case, head))
             if before is None or after is None:
                 continue
-            why = ""
-            for row in (after, before):
-                if row.status != "ok":
-                    why = f"{row.implementation}: {row.error or row.status}"
-                    break
+            without = [row for row in (after, before) if not can_conclude(row.status, row.tags)]
             seen.setdefault(case, []).append(
                 _Seen(
                     base_us=before.median_us,
                     head_us=after.median_us,
-                    interval=_interval(before, after),
+                    interval=None if without else _interval(before, after),
                     failed=after.status != "ok",
-                    why=why,
+                    why=_why_open(without[0]) if without else "",
                 )
             )
     facts = [one.fingerprint or {} for one in results]
@@ -212,7 +215,7 @@ def judge_stored(
         for row in one.rows:
             if row.implementation != head:
                 continue
-            known = row.margin is not None
+            known = row.margin is not None and row.ratio is not None
             seen.setdefault(row.case, []).append(
                 _Seen(
                     base_us=row.a_us,
@@ -222,7 +225,7 @@ def judge_stored(
                     else None,
                     is_noise=row.verdict != "slower",
                     failed=False,
-                    why="" if known else "no margin between two runs is known here",
+                    why=row.why or ("" if known else "no margin between two runs is known here"),
                 )
             )
     stored = f"the job {comparisons[0].a}" if comparisons else "the stored job"
@@ -262,6 +265,14 @@ class _Seen:
         """Whether this job finds that the case is slower than allowed, at any precision."""
         above = self.interval is not None and self.interval.middle > math.log1p(allowed)
         return above and not self.is_noise
+
+
+def _why_open(row: Measurement) -> str:
+    """Why nothing can be concluded from a row, for readers."""
+    if row.status != "ok":
+        return f"{row.implementation}: {row.error or row.status}"
+    why = why_no_verdict(row.status, row.tags)
+    return f"no verdict on times that are {why}: those of {row.implementation}"
 
 
 def _interval(before: Measurement, after: Measurement) -> Interval | None:

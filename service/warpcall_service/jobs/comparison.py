@@ -15,14 +15,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs.results import ComparedRow, Comparison
+from warpcall.jobs.results import RATIOS, ComparedRow, Comparison, why_no_verdict
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import exports, lifecycle, results, spread, submissions
+from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.spread import Spread
 from warpcall_service.lanes.messages import frame
 from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
 
 # A lane needs some 20 ms for a request of this size. Checks of other users' calls wait for it.
 PART_CASES = 4
@@ -56,6 +58,8 @@ class JobPair:
         repeated: what was measured repeatedly in each environment.
         only: by job, what only this job has measured, with the positions of the cases. `rows` adds
             to it.
+        no_verdict: why there is no verdict, by the key of a case and the implementation.
+            `lane_request` adds to it.
     """
 
     op: str
@@ -65,6 +69,7 @@ class JobPair:
     empty: Comparison
     repeated: list[Spread] = field(default_factory=list)
     only: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: {"a": [], "b": []})
+    no_verdict: dict[tuple[str, str], str] = field(default_factory=dict)
     _comma: bytes = b""
 
     def parts(self) -> Iterator[Sequence[CasePair]]:
@@ -76,11 +81,13 @@ class JobPair:
         return to_json(self.empty).partition(b'"rows":[')[0] + b'"rows":['
 
     def rows(self, part: Sequence[CasePair], answer: Mapping[str, Any]) -> bytes:
-        """The JSON of the rows of some cases, from a lane's answer."""
+        """The JSON of the rows of some cases, from a lane's answer to their `lane_request`."""
         texts = []
         for case, compared in zip(part, answer["cases"], strict=True):
             for row in compared["rows"]:
-                found = checked(ComparedRow, {"case": case.key, **row})
+                why = self.no_verdict.get((case.key, row["implementation"]), "")
+                nothing = dict.fromkeys(RATIOS) if why else {}
+                found = checked(ComparedRow, {"case": case.key, **row, **nothing, "why": why})
                 texts.append(self._comma + to_json(found))
                 self._comma = b","
             for name, one in (("a", case.a), ("b", case.b)):
@@ -142,6 +149,7 @@ def _facts(job: Job) -> dict[str, Any]:
 def lane_request(session: Session, pair: JobPair, part: Sequence[CasePair]) -> bytes:
     """The request to a lane that compares some cases."""
     a, b = pair.numbers
+    _note_no_verdict(session, pair, part)
     a_results = _stored(session, a, [case.a for case in part])
     b_results = _stored(session, b, [case.b for case in part])
     repeated = _repeated(session, pair, part)
@@ -154,6 +162,20 @@ def lane_request(session: Session, pair: JobPair, part: Sequence[CasePair]) -> b
         for case in part
     ]
     return frame({"compare": {"cases": cases, "repeated": pair.repeated}})
+
+
+def _note_no_verdict(session: Session, pair: JobPair, part: Sequence[CasePair]) -> None:
+    """Note which rows of some cases have a time, in either job, that is no basis for a verdict."""
+    for number, job in zip(pair.numbers, ("a", "b"), strict=True):
+        keys = {one.position: case.key for case in part if (one := getattr(case, job)) is not None}
+        rows = session.execute(
+            sa.select(Row.position, Row.implementation, Row.status, Row.summary).where(
+                Row.job_number == number, Row.position.in_(keys), ~basis_for_verdict()
+            )
+        )
+        for position, name, status, summary in rows:
+            why = why_no_verdict(status, json.loads(summary)["tags"])
+            pair.no_verdict.setdefault((keys[position], name), f"{why} in {job}")
 
 
 def _repeated(

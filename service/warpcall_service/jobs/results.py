@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +18,7 @@ from warpcall.errors import NotFound
 from warpcall.jobs.results import CaseDetails, CaseResults, History, HistoryPoint, Measurement
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle, submissions
+from warpcall_service.jobs import conclusions, lifecycle, submissions
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
@@ -38,7 +39,7 @@ def history(
 ) -> History:
     """What an implementation took in a case, in the jobs that the caller may read, the latest first."""
     query = (
-        sa.select(Row, Job.id, Job.user_name, Job.fingerprint)
+        sa.select(Row, Job.id, Job.user_name, Job.fingerprint, Job.implementations)
         .join(Job, Job.number == Row.job_number)
         .where(
             Row.series_sha256 == lifecycle.series(op, implementation, case),
@@ -48,26 +49,56 @@ def history(
         .limit(limit)
     )
     found = session.execute(query).all()
+    firsts = {row.job_number: json.loads(names)[0] for row, *_, names in found}
+    against = _rows_of_firsts(session, op, case, firsts)
     points = []
-    for (row, job_id, user, fingerprint), before in zip(found, [*found[1:], None], strict=False):
+    for (row, job_id, user, fingerprint, _), before in zip(found, [*found[1:], None], strict=False):
+        measured = _measurement_of(row, case)
+        first = against.get((row.job_number, row.position))
+        if first is not None and first.implementation != implementation:
+            pair = conclusions.checked_rows([first, measured], first.implementation)
+            measured = pair[1]
         points.append(
             HistoryPoint(
                 job=job_id,
                 user=user,
                 finished_at=moment(row.finished_ms),
                 environment=row.environment,
-                changed=[] if before is None else _changed(before, (row, fingerprint)),
-                measurement=measurement(
-                    row.position,
-                    case,
-                    row.implementation,
-                    row.source_sha256,
-                    row.problem_sha256,
-                    row.summary,
-                ),
+                changed=[] if before is None else _changed(before[:4], (row, fingerprint)),
+                measurement=measured,
             )
         )
     return History(op=op, implementation=implementation, case=case, points=points)
+
+
+def _rows_of_firsts(
+    session: Session, op: str, case: str, firsts: Mapping[int, str]
+) -> dict[tuple[int, int], Measurement]:
+    """The rows of a case that others are compared with, by the number of the job and the position.
+
+    Args:
+        firsts: name of the first implementation, by the number of the job.
+    """
+    series = {lifecycle.series(op, name, case) for name in firsts.values()}
+    rows = session.scalars(
+        sa.select(Row).where(Row.series_sha256.in_(series), Row.job_number.in_(firsts))
+    )
+    return {
+        (row.job_number, row.position): _measurement_of(row, case)
+        for row in rows
+        if row.implementation == firsts[row.job_number]
+    }
+
+
+def _measurement_of(row: Row, case: str) -> Measurement:
+    return measurement(
+        row.position,
+        case,
+        row.implementation,
+        row.source_sha256,
+        row.problem_sha256,
+        row.summary,
+    )
 
 
 def _changed(before: Any, now: Any) -> list[str]:
@@ -141,8 +172,26 @@ def measurements(
             sa.true() if positions is None else Row.position.in_(positions),
         )
     ).all()
-    rows = [measurement(*row) for row in found]
-    return sorted(rows, key=lambda row: (row.position, names.index(row.implementation)))
+    return by_case([measurement(*row) for row in found], names)
+
+
+def by_case(rows: Iterable[Measurement], names: Sequence[str]) -> list[Measurement]:
+    """Rows case by case, with the implementations in the order of the request. Those of cases in
+    which the time of the first implementation is no basis for a verdict have no verdict.
+
+    Args:
+        names: the implementations of the request.
+    """
+    found: defaultdict[int, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        found[row.position].append(row)
+    return [
+        row
+        for position in sorted(found)
+        for row in conclusions.checked_rows(
+            sorted(found[position], key=lambda one: names.index(one.implementation)), names[0]
+        )
+    ]
 
 
 def measurement(
@@ -153,11 +202,14 @@ def measurement(
     problem_sha256: str | None,
     summary: str,
 ) -> Measurement:
-    """A row of the results from the summary that the database stores."""
+    """A row of the results from the summary that the database stores.
+
+    It has no verdict if its own time is no basis for one. See `by_case` for the rows of a case.
+    """
     stored = json.loads(summary)
     relative = stored.get("relative") or {}
     stored.setdefault("traceback", None)  # older servers kept none
-    return checked(
+    row = checked(
         Measurement,
         {
             **{
@@ -176,6 +228,7 @@ def measurement(
             "verdict": relative.get("verdict"),
         },
     )
+    return conclusions.checked_row(row)
 
 
 def find_case(session: Session, caller: Caller, job_id: str, position: int) -> CaseDetails:
@@ -208,7 +261,7 @@ def find_case(session: Session, caller: Caller, job_id: str, position: int) -> C
             "job": job.id,
             "op": job.op,
             "spec": json.loads(case.spec),
-            "measurements": sorted(measured, key=lambda row: names.index(row.implementation)),
+            "measurements": by_case(measured, names),
             "input_sets": input_sets(result["rounds"]),
         },
     )

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
+from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.results import differences
 from warpcall_service.monitors.detection import RUNS, Found, Limits, find_step, limits_of
 from warpcall_service.runs.operator_modules import LIMIT
@@ -48,7 +49,8 @@ def series_of(
 ) -> dict[Key, list[Point]]:
     """The times that the latest jobs of a monitor measured, the earliest first.
 
-    Times of the copy are left out: they are what others are compared with.
+    Times of the copy are left out: they are what others are compared with. So are times that are
+    no basis for a verdict, because a step in them would say nothing about the code.
 
     Args:
         caller: only jobs that they may read; None means all.
@@ -83,7 +85,7 @@ def series_of(
             ),
         )
         .where(
-            Measurement.status == "ok",
+            basis_for_verdict(),
             Measurement.median_us > 0,
             Measurement.implementation != LIMIT,
         )

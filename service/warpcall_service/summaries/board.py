@@ -1,7 +1,7 @@
 """The board of an op on a device, from the results that the caller may read.
 
-Only valid results count: the implementation was correct, and its time is not faster than memory
-allows. Times are relative to the copy in the same job, so that jobs can be compared.
+Only results whose times are a basis for a verdict are ranked. The others are listed below them.
+Times are relative to the copy in the same job, so that jobs can be compared.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
-from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
+from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing, can_conclude
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
+from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.submissions import readable
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job, JobCase
@@ -85,14 +86,13 @@ def _jobs(caller: Caller, op: str, device: str) -> sa.Subquery:
     )
 
 
-def _valid() -> tuple[sa.ColumnElement[bool], ...]:
-    """What counts: correct, with a time, and not faster than memory allows."""
+def _timed() -> tuple[sa.ColumnElement[bool], ...]:
+    """What is on the board: correct results with a time."""
     return (
         Row.status == "ok",
         Row.median_us > 0,
         Row.limit_us > 0,
         Row.implementation != LIMIT,
-        Row.summary.not_like('%"suspect"%'),
     )
 
 
@@ -111,13 +111,15 @@ def _of_case(
 
 def _standings(session: Session, caller: Caller, op: str, device: str, case: str) -> list[Standing]:
     jobs = _jobs(caller, op, device)
+    unranked = sa.case((basis_for_verdict(), 0), else_=1)
     order = sa.func.row_number().over(
-        partition_by=(Row.series_sha256,), order_by=(Row.median_us / Row.limit_us, Row.job_number)
+        partition_by=(Row.series_sha256,),
+        order_by=(unranked, Row.median_us / Row.limit_us, Row.job_number),
     )
     best = (
         sa.select(Row.job_number, Row.position, Row.implementation, order.label("order"))
         .join(jobs, jobs.c.number == Row.job_number)
-        .where(*_valid(), *_of_case(session, jobs, op, case))
+        .where(*_timed(), *_of_case(session, jobs, op, case))
         .subquery()
     )
     rows = session.execute(
@@ -140,9 +142,17 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
     by_case: dict[str, list[BoardEntry]] = defaultdict(list)
     for key, row, job_id, user in rows:
         by_case[key].append(_entry(row, job_id, user))
-    found = [Standing(case=key, entries=ranked(entries)) for key, entries in by_case.items()]
-    found.sort(key=lambda one: max(entry.finished_at for entry in one.entries), reverse=True)
-    return sorted(found[:MOST_CASES], key=lambda one: _natural(one.case))
+    latest = {key: max(one.finished_at for one in entries) for key, entries in by_case.items()}
+    shown = sorted(by_case, key=lambda key: latest[key], reverse=True)[:MOST_CASES]
+    return [_standing(key, by_case[key]) for key in sorted(shown, key=_natural)]
+
+
+def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
+    """The entries of a case: those that are ranked, and those whose times are no basis for it."""
+    rankable = [one for one in entries if can_conclude("ok", one.tags)]
+    others = [one for one in entries if not can_conclude("ok", one.tags)]
+    others.sort(key=lambda one: one.relative)
+    return Standing(case=case, entries=ranked(rankable), unranked=others)
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
@@ -156,7 +166,7 @@ def _entry(row: Row, job_id: str, user: str) -> BoardEntry:
     assert row.limit_us is not None
     stored = pydantic_core.from_json(row.summary)
     return BoardEntry(
-        rank=0,
+        rank=None,
         implementation=row.implementation,
         median_us=row.median_us,
         relative=row.median_us / row.limit_us,
@@ -165,6 +175,7 @@ def _entry(row: Row, job_id: str, user: str) -> BoardEntry:
         job=job_id,
         user=user,
         finished_at=moment(row.finished_ms),
+        tags=stored["tags"],
     )
 
 
@@ -172,11 +183,12 @@ def ranked(entries: Sequence[BoardEntry]) -> list[BoardEntry]:
     """The entries with their ranks. An entry shares the rank of the best one of a rank if their
     intervals overlap, or are nearer to each other than MARGIN."""
     found: list[BoardEntry] = []
+    head: BoardEntry | None = None  # the best one of the present rank
     for entry in sorted(entries, key=lambda one: one.relative):
-        head = next((one for one in found if one.rank == found[-1].rank), None)
-        shared = head is not None and entry.relative_low <= head.relative_high * (1 + MARGIN)
-        rank = found[-1].rank if shared else len(found) + 1
-        found.append(replace(entry, rank=rank))
+        shares = head is not None and entry.relative_low <= head.relative_high * (1 + MARGIN)
+        if head is None or not shares:
+            head = replace(entry, rank=len(found) + 1)
+        found.append(replace(entry, rank=head.rank))
     return found
 
 
@@ -193,7 +205,7 @@ def _steps(
             Row.implementation, Row.median_us, Row.limit_us, Row.finished_ms, jobs.c.id.label("job")
         )
         .join(jobs, jobs.c.number == Row.job_number)
-        .where(Row.series_sha256.in_(series), *_valid())
+        .where(Row.series_sha256.in_(series), *_timed(), basis_for_verdict())
         .order_by(Row.job_number)
         .limit(MOST_POINTS)
     ).all()

@@ -243,7 +243,10 @@ def test_json_has_only_the_results(lab: LabServer, warpcall: Command, mine: str)
     assert [one["implementation"] for one in results["measurements"]] == ["warpcall", "ann/mine"]
 
 
-@pytest.mark.parametrize("status", ["error", "wrong_result", "compile_error", "cuda_error"])
+@pytest.mark.parametrize(
+    "status",
+    ["error", "wrong_result", "compile_error", "cuda_error", "timeout", "crashed", "unchecked"],
+)
 def test_an_implementation_without_a_time_is_explained_and_makes_the_exit_code_1(
     status: str, lab: LabServer, warpcall: Command, mine: str
 ) -> None:
@@ -265,6 +268,41 @@ def test_an_implementation_without_a_time_is_explained_and_makes_the_exit_code_1
     assert escape == r"  \x9b31m"
     assert any(line.split() == ["ann/mine", status] for line in bench.out.splitlines())
     assert json.loads(as_json.out)["measurements"][1]["traceback"] == traceback
+
+
+def test_a_partial_job_is_no_error_but_says_so_and_its_exit_code_is_1(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    lab.end = {"state": "partial", "exit_class": "timeout", "detail": "ann/mine has no time"}
+    lab.rows = [row("warpcall"), row("ann/mine", status="timeout", median_us=None)]
+
+    bench = warpcall(*BENCH, "--mine", mine)
+
+    assert (bench.code, bench.err) == (1, "")
+    assert any(line.startswith("j1 partial") for line in bench.out.splitlines())
+    assert any(line.split() == ["ann/mine", "timeout"] for line in bench.out.splitlines())
+
+
+def test_a_result_that_was_only_checked_is_right(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    lab.rows = [row("warpcall", median_us=None), row("ann/mine", median_us=None)]
+
+    bench = warpcall(*BENCH, "--mine", mine)
+
+    assert bench.code == 0
+    assert any(line.split() == ["ann/mine", "right"] for line in bench.out.splitlines())
+
+
+def test_a_time_that_cannot_be_true_is_not_shown_as_a_time(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    lab.rows = [row("warpcall"), row("ann/mine", status="invalid", error="1 us is too short")]
+
+    bench = warpcall(*BENCH, "--mine", mine)
+
+    assert bench.code == 1
+    assert any(line.split() == ["ann/mine", "invalid"] for line in bench.out.splitlines())
 
 
 def test_what_is_to_be_known_of_all_rows_is_printed_once(lab: LabServer, warpcall: Command) -> None:

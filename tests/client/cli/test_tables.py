@@ -9,8 +9,10 @@ from tests.client.implementations.scripted_lab import RESULTS, row
 from warpcall._cli.output import human_bytes, plural
 from warpcall._cli.tables import (
     MAX_TRACEBACK,
+    board_lines,
     comparison_lines,
     devices_table,
+    history_table,
     loads_table,
     queue_table,
     ratio,
@@ -20,7 +22,7 @@ from warpcall._cli.tables import (
 from warpcall._jobs.parse import parse
 from warpcall.devices import Device, DeviceReading, DeviceStep
 from warpcall.jobs import Queue, QueueEntry
-from warpcall.jobs.results import ComparedRow, Comparison, Results
+from warpcall.jobs.results import Board, ComparedRow, Comparison, History, Results
 
 FULL = {
     "median_us": 1234.5, "ci_low_us": 1233.0, "ci_high_us": 1235.0, "ratio": 12.345,
@@ -196,6 +198,66 @@ def test_a_traceback_is_short_however_long_the_servers_is() -> None:
     lines = remarks(parse(Results, {**RESULTS, "measurements": [endless]}, "results"))
 
     assert len(lines) <= 1 + MAX_TRACEBACK
+
+
+def test_a_comparison_names_what_is_no_basis_for_a_verdict() -> None:
+    row = ComparedRow(
+        case="permute x=F32[8,8] dims=1,0", implementation="ann/mine", a_us=1.0, b_us=2.0,
+        ratio=None, ratio_low=None, ratio_high=None, verdict=None, relative_to_copy=True,
+        margin=0.01, repeats=6, why="suspect in b",
+    )  # fmt: skip
+    found = Comparison(
+        a="a", b="b", same_environment=True, differences={}, rows=[row], only_a=[], only_b=[]
+    )
+
+    *_, cells, why = comparison_lines(found)
+
+    assert cells.split() == ["ann/mine", "1", "2", "1.0%", "none"]
+    assert why == "no verdict on ann/mine, permute x=F32[8,8] dims=1,0: suspect in b"
+
+
+def test_a_history_marks_what_is_no_basis_for_a_verdict() -> None:
+    given = [{}, {"tags": ["suspect"]}, {"status": "invalid"}, {"median_us": None}]
+    points = [
+        {
+            "job": "j1", "user": "ann", "finished_at": "2026-01-01T00:00:00.000Z",
+            "environment": "", "changed": [], "measurement": row("ann/mine", **change),
+        }
+        for change in given
+    ]  # fmt: skip
+    found = parse(
+        History,
+        {"op": "permute", "implementation": "ann/mine", "case": "c", "points": points},
+        "a history",
+    )
+
+    table = history_table(found)
+
+    assert [str(cell) for cell in table.columns[3].cells] == [
+        "10",
+        "10 suspect",
+        "invalid",
+        "right",
+    ]
+
+
+def test_a_board_lists_results_without_a_rank_below_the_others() -> None:
+    entry = {
+        "rank": 1, "implementation": "torch", "median_us": 2.0, "relative": 1.0,
+        "relative_low": 1.0, "relative_high": 1.0, "job": "j1", "user": "ann", "finished_at": "",
+    }  # fmt: skip
+    other = {**entry, "rank": None, "implementation": "ann/mine", "tags": ["suspect"]}
+    standings = [
+        {"case": "c", "entries": [entry], "unranked": [other]},
+        {"case": "d", "entries": [entry]},  # as an older server answers
+    ]
+    board = {"op": "permute", "device": "H200", "devices": [], "steps": [], "standings": standings}
+
+    lines = board_lines(parse(Board, board, "a board"))
+
+    rows = [line.split()[:2] for line in lines if line.startswith("  ")]
+    assert rows[1:] == [["torch", "1"], ["ann/mine", "-"], ["torch", "1"]]
+    assert lines[-1] == "no rank for ann/mine, c: suspect"
 
 
 def test_a_comparison_shows_its_margin_and_how_to_learn_one() -> None:

@@ -38,6 +38,7 @@ class LabServer(OpsServer):
         uploads: the answers of all uploads, the latest last, each with its source.
         jobs: the submissions.
         rows: the rows of every job's results.
+        end: fields of every job that differ from those of one that succeeded.
         refusal: if it is not None, it answers every upload.
     """
 
@@ -46,6 +47,7 @@ class LabServer(OpsServer):
         self.uploads: list[dict[str, Any]] = []
         self.jobs: list[dict[str, Any]] = []
         self.rows: list[dict[str, Any]] = []
+        self.end: dict[str, Any] = {}
         self.refusal: Problem | None = None
 
     def _answer(self, visit: Visit) -> None:
@@ -104,7 +106,7 @@ class LabServer(OpsServer):
             say(visit, 200, {**RESULTS, "measurements": self.rows})
         else:
             implementations = self.jobs[-1]["implementations"]
-            say(visit, 200, {**DETAILS, **ENDED, "implementations": implementations})
+            say(visit, 200, {**DETAILS, **ENDED, **self.end, "implementations": implementations})
 
 
 RESULTS: dict[str, Any] = {

@@ -252,6 +252,7 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
         "relative_to_copy": False,
         "margin": None,
         "repeats": 0,
+        "why": "",
     }
     assert comparison["only_a"] == ["case 0 by failed", "case 0 by ours", "case 1 by same"]
     assert comparison["only_b"] == [f"case 2 by {name}" for name in IMPLEMENTATIONS]

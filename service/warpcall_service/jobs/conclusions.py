@@ -1,0 +1,72 @@
+"""Where stored times are a basis for a verdict: the rule of `warpcall.jobs.results`, for rows.
+
+Rows keep the verdict with which they were measured. Whatever shows or uses a verdict of stored rows
+asks here first, because older rows carry verdicts that the rule does not allow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from warpcall.jobs.results import (
+    TAGS_WITHOUT_VERDICT,
+    Measurement,
+    can_conclude,
+    why_no_verdict,
+)
+from warpcall_service.store.tables import Measurement as Row
+
+
+def checked_row(row: Measurement) -> Measurement:
+    """The row, without its ratio and verdict if its own time is no basis for a verdict."""
+    return row if can_conclude(row.status, row.tags) else _without_verdict(row)
+
+
+def checked_rows(rows: Sequence[Measurement], first: str) -> list[Measurement]:
+    """The rows of one case, without ratios and verdicts if the time of `first` is no basis for them.
+
+    Args:
+        first: name of the implementation with which the others are compared.
+    """
+    against = [row for row in rows if row.implementation == first]
+    if all(can_conclude(row.status, row.tags) for row in against):
+        return [*rows]
+    return [_without_verdict(row) for row in rows]
+
+
+def reason(row: Measurement, first: Measurement | None) -> str:
+    """Why there is no verdict on a row of a case, for readers; empty if there is nothing against it.
+
+    Args:
+        first: the row that it is compared with; None if that is not known.
+    """
+    for one in (row, first):
+        if one is not None and (why := why_no_verdict(one.status, one.tags)):
+            return reason_of(one.implementation, why)
+    return ""
+
+
+def reason_of(implementation: str, why: str) -> str:
+    """The reason for which times of an implementation are no basis for a verdict, for readers."""
+    return (
+        f"the times of {implementation} are {why}"
+        if why in TAGS_WITHOUT_VERDICT
+        else (f"{implementation} has no time")
+    )
+
+
+def basis_for_verdict() -> sa.ColumnElement[bool]:
+    """Whether the time of a stored row is a basis for a verdict, in SQL."""
+    return sa.and_(Row.status == "ok", *(~tagged(tag) for tag in TAGS_WITHOUT_VERDICT))
+
+
+def tagged(tag: str) -> sa.ColumnElement[bool]:
+    """Whether a stored row has a tag. The tags are the last member of its summary."""
+    return Row.summary.like(f'%"tags": [%"{tag}"%')
+
+
+def _without_verdict(row: Measurement) -> Measurement:
+    return dataclasses.replace(row, ratio=None, ratio_low=None, ratio_high=None, verdict=None)
