@@ -111,6 +111,21 @@ class Settings(ServerSettings):
             "before it does not count."
         ),
     )
+    upload_call_s: Seconds = Field(
+        10.0,
+        description=(
+            "Seconds that a call of uploaded code may take in a job, except for its first call in a "
+            "case. If it takes longer, its process is killed, and the status of the implementation "
+            "in this case is `timeout`."
+        ),
+    )
+    upload_compile_s: Seconds = Field(
+        60.0,
+        description=(
+            "Seconds that the import of an uploaded source may take in a job, and its first call in "
+            "a case, which compiles. Afterwards it is killed as after `upload_call_s`."
+        ),
+    )
     upload_checks: int = Field(
         2,
         ge=1,

@@ -1,4 +1,4 @@
-"""A control group for the processes of one job, where this account may create one.
+"""A control group for the processes of one sandbox, where this account may create one.
 
 It limits the number of processes, and their memory including what belongs to no process, such as
 files in memory. The kernel does not limit the number of root's processes in any other way.
@@ -7,15 +7,17 @@ files in memory. The kernel does not limit the number of root's processes in any
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "warpcall-"  # of a group's name; the id of the process that made it follows
+PREFIX = "warpcall-"  # of a group's name; then follow the id of its maker, "-" and a number
 REMOVE_S = 2.0
 POLL_S = 0.01
 _PROC = Path("/proc")
+_numbers = itertools.count()  # of the groups that this process has made
 
 
 class Cgroup:
@@ -28,6 +30,11 @@ class Cgroup:
         """Move this process, which must have only one thread, into the group."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text("0")
+
+    @property
+    def list_of_processes(self) -> str:
+        """The file with the ids of the group's processes."""
+        return str(self._folders[0] / "cgroup.procs")
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of the group because of its limit of memory."""
@@ -53,29 +60,30 @@ class Cgroup:
 def create(processes: int, memory_bytes: int) -> Cgroup | None:
     """A new group with these limits; None if this account may not create one."""
     limits = {"pids.max": processes, "memory.max": memory_bytes, "memory.swap.max": 0}
+    name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
     for parent in _parents("cgroup2"):
         with contextlib.suppress(OSError):  # no controller, or the parent has processes itself
             (parent / "cgroup.subtree_control").write_text("+pids +memory")
-        if folder := _create(parent, limits, "pids.max"):
+        if folder := _create(parent / name, limits, "pids.max"):
             return Cgroup([folder])
-    pids = [_create(parent, limits, "pids.max") for parent in _parents("cgroup", "pids")]
+    pids = [_create(parent / name, limits, "pids.max") for parent in _parents("cgroup", "pids")]
     if not (folders := [folder for folder in pids if folder]):
         return None
     for parent in _parents("cgroup", "memory"):
         limit = "memory.limit_in_bytes"
-        if folder := _create(parent, {limit: memory_bytes}, limit):
+        if folder := _create(parent / name, {limit: memory_bytes}, limit):
             folders.append(folder)
     return Cgroup(folders)
 
 
-def _create(parent: Path, limits: dict[str, int], needed: str) -> Path | None:
-    """Create a group below `parent`; None if that is not allowed, or it lacks the file `needed`."""
+def _create(folder: Path, limits: dict[str, int], needed: str) -> Path | None:
+    """Create a group; None if that is not allowed, or if it lacks the file `needed`."""
     with contextlib.suppress(OSError):
-        for old in parent.glob(f"{PREFIX}*"):
-            if not (_PROC / old.name.removeprefix(PREFIX)).exists():  # its maker was killed
+        for old in folder.parent.glob(f"{PREFIX}*"):
+            maker = old.name.removeprefix(PREFIX).partition("-")[0]
+            if not (_PROC / maker).exists():  # it was killed
                 with contextlib.suppress(OSError):
                     old.rmdir()
-        folder = parent / f"{PREFIX}{os.getpid()}"
         folder.mkdir()
         try:
             if (folder / needed).exists():

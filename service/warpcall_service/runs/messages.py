@@ -1,6 +1,6 @@
 """Messages between the server, a lane's worker, a job's reaper and a job's process; without torch.
 
-A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its socket, and then
+A job's process gets a `JobTask` as the first frame (`lanes.messages.frame`) on its socket, and then
 one `{"go": true, "block_s": ...}` each time it has requested the device, with the seconds of timed
 work that a block may have. It sends frames with one member each:
 
@@ -15,6 +15,11 @@ work that a block may have. It sends frames with one member each:
 
 The reaper, the parent of that process, has a control socket. The server sends `stop` on it or
 closes it. The reaper sends a `ReaperReport` as JSON when the job has ended.
+
+Code of users runs in other processes below the reaper, the upload processes. The job's process has
+a socket (SOCK_SEQPACKET) to the reaper, on which it requests them: a `StartUpload` with the upload
+process's end of a socket pair, which the reaper answers with `UploadStarted`, or an `EndUpload`,
+which it answers with `UploadEnded`.
 """
 
 from __future__ import annotations
@@ -233,7 +238,7 @@ class Task(TypedDict):
             job times from each.
         uploads: uploaded implementations, to import as well.
         problem: the problem whose op is measured; None for a shipped op.
-        sandboxed: whether the process runs in the sandbox, because of its uploads or problem.
+        sandboxed: whether uploads and the problem run in the sandbox.
         seed: seed of the inputs' values.
         cases: position and spec of each case.
         memory_bytes: the most memory that the job may use.
@@ -256,6 +261,18 @@ class Task(TypedDict):
     profile: NotRequired[ProfileTask | None]
 
 
+class JobTask(Task):
+    """What a job's process gets: its work, and limits from the server's settings.
+
+    Attributes:
+        call_s: seconds that a call of an upload may take, except for the first one in a case.
+        compile_s: seconds that the first call of an upload in a case may take, and its import.
+    """
+
+    call_s: float
+    compile_s: float
+
+
 class Launch(TypedDict):
     """How the processes of a job are started in the sandbox.
 
@@ -270,6 +287,78 @@ class Launch(TypedDict):
     processes: int
     memory_bytes: int
     tmp_bytes: int
+
+
+class UploadLaunch(TypedDict):
+    """How the upload processes of a job are started.
+
+    Attributes:
+        sandbox: None if they run with the server's rights.
+        environment: variables beside those of the sandbox or of the server.
+        device: as they name it: in a sandbox the only GPU is "cuda:0".
+        threads: as in `Task`.
+    """
+
+    sandbox: Launch | None
+    environment: dict[str, str]
+    device: str
+    threads: int
+
+
+class StartUpload(TypedDict):
+    """The request for a further upload process.
+
+    Attributes:
+        start: its number in this job.
+        module: the module whose program it runs.
+    """
+
+    start: int
+    module: str
+
+
+class UploadStarted(TypedDict):
+    """The answer to `StartUpload`.
+
+    Attributes:
+        root: id of the process from which all processes of the sandbox descend, as the reaper's PID
+            namespace numbers it; that of the upload process itself without a sandbox.
+        processes: the file that lists all processes of the sandbox, and bubblewrap's ones; empty if
+            they have no control group.
+        bubblewrap: ids of bubblewrap's own processes.
+        trouble: why it could not be started; empty if it was started.
+    """
+
+    root: int
+    processes: str
+    bubblewrap: list[int]
+    trouble: str
+
+
+class EndUpload(TypedDict):
+    """The request to end an upload process and all processes that it started.
+
+    Attributes:
+        end: its number.
+        ended: whether it has ended by itself, which the reaper may learn a little later.
+    """
+
+    end: int
+    ended: bool
+
+
+class UploadEnded(TypedDict):
+    """The answer to `EndUpload`.
+
+    Attributes:
+        status: its exit status, negative for a signal; None if the request ended it.
+        out_of_memory: it was ended because its processes together used too much memory.
+        left: whether some of them could not be ended.
+    """
+
+    status: int | None
+    out_of_memory: bool
+    left: bool
 
 
 class ReaperReport(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -45,6 +46,40 @@ def descendants(root: int) -> set[int]:
         newest = {pid for pid, parent in parents.items() if parent in newest} - found
         found |= newest
     return found - zombies
+
+
+def below(root: int) -> set[int]:
+    """Ids of processes that descend from `root`, perhaps with zombies.
+
+    Where the kernel lists the children of a process (CONFIG_PROC_CHILDREN), only these processes
+    are read, and not all of the machine as in `descendants`.
+    """
+    if not _lists_children():
+        return descendants(root)
+    found, waiting = set[int](), [root]
+    while waiting:
+        task = _PROC / str(waiting.pop()) / "task"
+        with contextlib.suppress(OSError):  # it has ended
+            for thread in os.listdir(task):  # noqa: PTH208  # faster
+                with contextlib.suppress(OSError):
+                    children = {*map(int, (task / thread / "children").read_bytes().split())}
+                    waiting += children - found
+                    found |= children
+    return found
+
+
+@functools.cache
+def _lists_children() -> bool:
+    return (_PROC / f"self/task/{os.getpid()}/children").exists()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is neither stopped nor ended."""
+    with contextlib.suppress(OSError):
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123  # faster
+            text = file.read()
+        return text[text.rindex(b")") + 2 :][:1] not in b"TtZX"
+    return False
 
 
 def exceeds_memory(pids: set[int], nbytes: int) -> bool:

@@ -1,9 +1,13 @@
 """The parent of a job's process: python -m warpcall_service.runs.reaper, started by the server.
 
-The process runs in the sandbox if the server says so. The reaper lives as long as any process of the job: processes whose parents have ended become its children,
-so that none can escape by forking twice. It ends all of them when the server requests it on the
-control socket, when the server has ended, when they use too much memory together, or when the job's
-process itself has ended. It never imports torch.
+It also starts the processes that run code of users, as the job's process requests them
+(`runs.upload_processes`). For the check of an upload it starts one process, in the sandbox if the
+server says so.
+
+The reaper lives as long as any process of the job: processes whose parents have ended become its
+children, so that none can escape by forking twice. It ends all of them when the server requests it
+on the control socket, when the server has ended, when they use too much memory together, or when
+the job's process itself has ended. It never imports torch.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ import socket
 import subprocess  # nosec B404
 import sys
 import time
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from warpcall_service.runs import process_tree, sandboxed, temporary
 from warpcall_service.runs.cgroups import Cgroup
 from warpcall_service.runs.messages import ReaperReport
+from warpcall_service.runs.upload_processes import UploadProcesses
 
 PR_SET_CHILD_SUBREAPER = 36
 MEMORY_POLL_S = 0.5  # between two checks of the memory of all processes
@@ -36,19 +42,36 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--module", required=True)
     parser.add_argument("--sandbox", default="")  # a `Launch` as JSON; empty means no sandbox
+    parser.add_argument("--uploads", default="")  # an `UploadLaunch` as JSON; empty for a check
+    parser.add_argument("--log-fd", type=int)  # what upload processes print
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the server uses the control socket
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     control = socket.socket(fileno=args.control_fd)
+    ends = _ends_of_children()
+    uploads: UploadProcesses | None = None
+    options, fds = [f"--server-fd={args.server_fd}"], [args.server_fd]
+    if args.uploads:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        uploads = UploadProcesses(ours, json.loads(args.uploads), args.log_fd)
+        options.append(f"--reaper-fd={theirs.fileno()}")
+        fds.append(theirs.detach())
     try:
-        process, cgroup = _start(args.module, args.server_fd, args.sandbox)
+        process, cgroup = _start(args.module, options, fds, args.sandbox)
     except sandboxed.CannotStart as error:
         _report(control, {"status": 1, "over_memory": False, "left": [], "trouble": str(error)})
         return
-    os.close(args.server_fd)
-    reason = _watch(process.pid, control, args.memory_bytes, cgroup)
-    status = end_children(process.pid, gracefully=reason == "stop")
+    for fd in fds:
+        os.close(fd)
+    watcher = _Watcher(process, control, ends, args.memory_bytes, cgroup, uploads)
+    reason = watcher.wait()
+    status = watcher.status
+    if status is None:
+        status = end_children(process.pid, gracefully=reason == "stop")
+    else:
+        end_children(process.pid, gracefully=False)
+    process.returncode = status
     report: ReaperReport = {
         "status": sandboxed.status_inside(status) if args.sandbox else status,
         "over_memory": reason == "memory" or _ran_out(cgroup),
@@ -57,8 +80,20 @@ def main() -> None:
     }
     if cgroup is not None:
         cgroup.remove()
+    if uploads is not None:
+        uploads.close()
     temporary.sweep()
     _report(control, report)
+
+
+def _ends_of_children() -> socket.socket:
+    """A socket that becomes readable when a child of this process ends."""
+    reading, writing = socket.socketpair()
+    reading.setblocking(False)
+    writing.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
+    return reading
 
 
 def _report(control: socket.socket, report: ReaperReport) -> None:
@@ -66,35 +101,92 @@ def _report(control: socket.socket, report: ReaperReport) -> None:
         control.sendall(json.dumps(report).encode())
 
 
-def _start(module: str, fd: int, launch: str) -> tuple[subprocess.Popen[bytes], Cgroup | None]:
-    option = f"--server-fd={fd}"
+def _start(
+    module: str, options: Sequence[str], fds: Sequence[int], launch: str
+) -> tuple[subprocess.Popen[bytes], Cgroup | None]:
     if launch:
-        started = sandboxed.start(json.loads(launch), module, [option], [fd])
+        started = sandboxed.start(json.loads(launch), module, options, fds)
         return started.process, started.cgroup
     process = subprocess.Popen(  # nosec B603
-        [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", option],
-        pass_fds=(fd,),
+        [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", *options],
+        pass_fds=fds,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
     return process, None
 
 
-def _watch(
-    pid: int, control: socket.socket, memory_bytes: int, cgroup: Cgroup | None
-) -> Literal["ended", "stop", "lost", "memory"]:
-    """Wait until the process has ended or must be ended, and return why."""
-    ended = os.pidfd_open(pid)
-    while True:
-        ready, _, _ = select.select([control.fileno(), ended], [], [], MEMORY_POLL_S)
-        if control.fileno() in ready:
-            return "stop" if _received(control) else "lost"
-        if ready:
-            return "ended"
-        if _ran_out(cgroup) or process_tree.exceeds_memory(
-            process_tree.descendants(os.getpid()), memory_bytes
-        ):
-            return "memory"
+class _Watcher:
+    """Waits until the job's process has ended or must be ended.
+
+    Attributes:
+        status: the exit status of the job's process; None while it runs.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        control: socket.socket,
+        ends: socket.socket,
+        memory_bytes: int,
+        cgroup: Cgroup | None,
+        uploads: UploadProcesses | None,
+    ) -> None:
+        self.status: int | None = None
+        self._pid = process.pid
+        self._control = control
+        self._ends = ends
+        self._memory_bytes = memory_bytes
+        self._cgroup = cgroup
+        self._uploads = uploads
+
+    def wait(self) -> Literal["ended", "stop", "lost", "memory"]:
+        """Wait, serve requests for upload processes meanwhile, and return why it must be ended."""
+        check_at = time.monotonic() + MEMORY_POLL_S
+        while True:
+            timeout_s = max(0.0, check_at - time.monotonic())
+            sources: list[Any] = [self._control, self._ends]
+            if self._uploads is not None:
+                sources.append(self._uploads)
+                timeout_s = min(timeout_s, self._uploads.next_poll_s(timeout_s))
+            ready, _, _ = select.select(sources, [], [], timeout_s)
+            if self._control in ready:
+                return "stop" if _received(self._control) else "lost"
+            with contextlib.suppress(BlockingIOError):
+                self._ends.recv(4096)
+            self._reap()
+            if self.status is not None:
+                return "ended"
+            if self._uploads is not None:
+                if self._uploads in ready and not self._uploads.receive():
+                    self._uploads = None  # the job's process is about to end
+                else:
+                    self._uploads.advance()
+            if time.monotonic() >= check_at:
+                if self._exceeds_memory():
+                    return "memory"
+                check_at = time.monotonic() + MEMORY_POLL_S
+
+    def _reap(self) -> None:
+        """Wait for all children that have ended."""
+        with contextlib.suppress(ChildProcessError):
+            while (gone := os.waitpid(-1, os.WNOHANG))[0]:
+                status = os.waitstatus_to_exitcode(gone[1])
+                if gone[0] == self._pid:
+                    self.status = status
+                elif self._uploads is not None:
+                    self._uploads.reaped(gone[0], status)
+
+    def _exceeds_memory(self) -> bool:
+        """Whether the job must be ended, because no upload process alone takes most of the memory."""
+        if self._uploads is not None:
+            self._uploads.end_without_memory()
+        all_pids = process_tree.descendants(os.getpid())
+        if _ran_out(self._cgroup):
+            return True
+        if not process_tree.exceeds_memory(all_pids, self._memory_bytes):
+            return False
+        return self._uploads is None or not self._uploads.end_largest(self._memory_bytes // 2)
 
 
 def _ran_out(cgroup: Cgroup | None) -> bool:
@@ -123,6 +215,8 @@ def end_children(pid: int, *, gracefully: bool) -> int:
             while (gone := os.waitpid(-1, os.WNOHANG))[0]:
                 if gone[0] == pid:
                     status = os.waitstatus_to_exitcode(gone[1])
+                    # The others run for this one, or were left behind by it.
+                    terminate_until = min(terminate_until, time.monotonic())
         except ChildProcessError:  # there are no more
             break
         if time.monotonic() >= terminate_until:

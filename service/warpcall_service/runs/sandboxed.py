@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess  # nosec B404
@@ -29,10 +30,13 @@ class Sandboxed:
 
     Attributes:
         process: bubblewrap outside of it. All processes in it end when this one ends.
+        init: id of bubblewrap's process in it, the first one there; 0 if it was not started. All
+            others have ended when this one has.
         cgroup: their control group, where there is one.
     """
 
     process: subprocess.Popen[bytes]
+    init: int
     cgroup: cgroups.Cgroup | None
 
 
@@ -74,14 +78,11 @@ def start(
     tag = os.environ.get(TAG_VARIABLE, "")
     with contextlib.ExitStack() as files:
         filter_fd = _file("filter", rules, files)
-        arguments = [
-            *launch["arguments"],
-            "--setenv",
-            TAG_VARIABLE,
-            tag,
-            "--seccomp",
-            f"{filter_fd}",
-        ]
+        reading, info_fd = os.pipe()
+        info = files.enter_context(os.fdopen(reading, "rb"))
+        writing = files.enter_context(os.fdopen(info_fd, "wb"))
+        arguments = [*launch["arguments"], "--setenv", TAG_VARIABLE, tag]
+        arguments += ["--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
         # In a file, because processes in the sandbox can read the command line of its init.
         text = "".join(f"{argument}\0" for argument in arguments)
         arguments_fd = _file("arguments", text.encode(), files)
@@ -89,7 +90,7 @@ def start(
         try:
             process = subprocess.Popen(  # nosec B603
                 [*command, f"--parent={INIT_PID}", *options],
-                pass_fds=(*fds, filter_fd, arguments_fd),
+                pass_fds=(*fds, filter_fd, arguments_fd, info_fd),
                 env={TAG_VARIABLE: tag},  # they can read the environment of its init, too
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -101,7 +102,9 @@ def start(
             if cgroup:
                 cgroup.remove()
             raise CannotStart(f"bubblewrap cannot be started: {error}") from None
-    return Sandboxed(process, cgroup)
+        writing.close()
+        text = info.read()  # to its end: bubblewrap closes it before it starts the module
+    return Sandboxed(process, json.loads(text)["child-pid"] if text else 0, cgroup)
 
 
 def status_inside(status: int) -> int:
