@@ -12,6 +12,7 @@ from warpcall_kernels.measuring._implementations import (
     implementations,
     load,
     register,
+    remote_implementation,
     shipped,
 )
 from warpcall_kernels.measuring._installed import describe_installed
@@ -20,6 +21,7 @@ from warpcall_kernels.measuring._measure import Lease, Progress, measure
 from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
 from warpcall_kernels.measuring._profile import ProfileFailed, prepared, trace
+from warpcall_kernels.measuring._remote import Deadlines, Peer, RemoteProcess, StartPeer
 from warpcall_kernels.measuring._result import (
     CaseResult,
     ImplementationResult,
@@ -28,6 +30,7 @@ from warpcall_kernels.measuring._result import (
     Readings,
 )
 from warpcall_kernels.measuring._rounds import compare_runs, median_of_run
+from warpcall_kernels.measuring._serve import Loaded, serve
 from warpcall_kernels.measuring._spec import CODES, JobCase, count, expand, make_case
 from warpcall_kernels.measuring._spread import between_runs
 from warpcall_kernels.measuring._statistics import MARGIN, Comparison
@@ -38,16 +41,21 @@ __all__ = [
     "PRECISIONS",
     "CaseResult",
     "Comparison",
+    "Deadlines",
     "Implementation",
     "ImplementationResult",
     "JobCase",
     "Lease",
+    "Loaded",
     "Masked",
+    "Peer",
     "Precision",
     "ProfileFailed",
     "Progress",
     "Ratio",
     "Readings",
+    "RemoteProcess",
+    "StartPeer",
     "between_runs",
     "class_of",
     "compare_runs",
@@ -65,7 +73,9 @@ __all__ = [
     "minor_number",
     "prepared",
     "register",
+    "remote_implementation",
     "same_arithmetic",
+    "serve",
     "shipped",
     "trace",
 ]

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from warpcall_kernels.measuring._check import Wrong
 from warpcall_kernels.measuring._clock import Clock, Timed
 from warpcall_kernels.measuring._context import Outside
+from warpcall_kernels.measuring._executor import Executor
 from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
-from warpcall_kernels.measuring._implementations import LIMIT, Function
+from warpcall_kernels.measuring._implementations import LIMIT
 from warpcall_kernels.measuring._memory import Sets
 from warpcall_kernels.measuring._observe import theoretical_gb_per_s
+from warpcall_kernels.measuring._outputs import Wrong
+from warpcall_kernels.measuring._remote import Facts, RemoteExecutor, RemoteFailed
 from warpcall_kernels.measuring._result import ImplementationResult, Ratio, Status
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
@@ -25,16 +27,23 @@ from warpcall_kernels.measuring._statistics import (
 )
 
 SUSPECT = 1.03  # times as fast as the best copy
+# Tags of times that nothing can be concluded from.
+INCONCLUSIVE = frozenset({"suspect", "interpreted", "unconfirmed"})
 
 
 @dataclass
 class Candidate:
-    """One implementation that is measured. The limit is one, too, and has no function."""
+    """One implementation that is measured. The limit is one, too, and has no executor.
+
+    Attributes:
+        checked: timed calls whose outputs were compared.
+        doubt: why its times cannot be right; None if our clock agrees with them.
+    """
 
     name: str
-    function: Function | None = None
-    sets: Sets = field(default_factory=lambda: Sets(dict))
-    timed: Timed | None = None
+    executor: Executor | RemoteExecutor | None = None
+    timed: Timed | None = None  # of the limit
+    sets: Sets = field(default_factory=lambda: Sets(dict))  # of the limit
     status: Status = "ok"
     error: str | None = None
     traceback: str | None = None
@@ -42,17 +51,39 @@ class Candidate:
     hot_us: float | None = None
     energy_mj: float | None = None
     tags: tuple[str, ...] = ()
+    checked: int = 0
+    doubt: str | None = None
 
     @property
     def is_timed(self) -> bool:
         """Whether its results are right and it is ready to be timed."""
-        return self.status == "ok" and self.timed is not None
+        return self.status == "ok" and self._ready is not None
 
     @property
-    def ready(self) -> Timed:
-        """What the clock times, of a candidate that `is_timed`."""
-        assert self.timed is not None
-        return self.timed
+    def ready(self) -> Timed | Facts:
+        """How its calls are timed, of a candidate that `is_timed`."""
+        assert self._ready is not None
+        return self._ready
+
+    @property
+    def remote(self) -> RemoteExecutor | None:
+        """Its executor, if it runs in another process."""
+        return self.executor if isinstance(self.executor, RemoteExecutor) else None
+
+    @property
+    def here(self) -> Timed | None:
+        """How its calls are timed in this process."""
+        return self.executor.timed if isinstance(self.executor, Executor) else self.timed
+
+    @property
+    def _ready(self) -> Timed | Facts | None:
+        return self.here if self.remote is None else self.remote.facts
+
+    @property
+    def concludes(self) -> bool:
+        """Whether its times may be compared with those of others."""
+        tags = (*self.tags, *self.ready.tags)
+        return self.status == "ok" and not self.doubt and not INCONCLUSIVE.intersection(tags)
 
 
 @contextlib.contextmanager
@@ -62,6 +93,9 @@ def failing(candidate: Candidate) -> Iterator[None]:
         yield
     except Wrong as error:
         candidate.status, candidate.error = "wrong_result", str(error)
+    except RemoteFailed as error:
+        candidate.status, candidate.error = error.status, error.error
+        candidate.traceback = error.traceback
     except (Outside, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001  # code of others may raise anything
@@ -108,9 +142,9 @@ class ResultBuilder:
         median = found.value
         share = None if self._limit is None else self._limit.value / median
         tags = c.tags + c.ready.tags
-        if self._on_gpu and share is not None and share > SUSPECT:
+        if self._is_suspect(number):
             tags += ("suspect",)
-        impossible = too_fast(self._memory_bytes, median, self._most_gb_per_s)
+        impossible = self._why_invalid(c, median)
         return ImplementationResult(
             c.name,
             "invalid" if impossible else c.status,
@@ -139,8 +173,26 @@ class ResultBuilder:
             tags=tags,
         )
 
+    def _is_suspect(self, number: int) -> bool:
+        """Whether it is faster than a copy of as many bytes."""
+        found = self._rounds.median(number)
+        if not self._on_gpu or self._limit is None or found is None:
+            return False
+        return self._limit.value / found.value > SUSPECT
+
+    def _why_invalid(self, c: Candidate, median_us: float) -> str | None:
+        return c.doubt or too_fast(self._memory_bytes, median_us, self._most_gb_per_s)
+
+    def _concludes(self, number: int) -> bool:
+        found, c = self._rounds.median(number), self._candidates[number]
+        if found is None or self._why_invalid(c, found.value):
+            return False
+        return c.concludes and not self._is_suspect(number)
+
     def _relative(self, number: int) -> Ratio | None:
         if number == 0 or self._candidates[0].name != self._first:
+            return None
+        if not self._concludes(0) or not self._concludes(number):
             return None
         found = self._rounds.relative(number, self._margin)
         return Ratio.of(found) if found.n else None

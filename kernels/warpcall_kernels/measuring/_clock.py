@@ -9,14 +9,15 @@ divided by their number.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +40,9 @@ MOST_QUEUED = 1000  # calls, or graphs
 LONG_US = 20_000  # for longer calls, the first one is not noticeably slower
 ROW_CALLS = 20  # calls captured in one graph, for consecutive calls
 MAX_CPU_CACHE = 32 << 20  # assumed size of a CPU's last-level cache, if it is larger or unknown
+KEPT = 4  # calls of a block whose outputs are kept until they are compared
+TIGHT_US = 5000  # of calls without pauses, so that the start of their block is a small part
+MOST_TIGHT = 32  # such calls; the outputs of all of them are kept
 
 
 @dataclass
@@ -53,6 +57,8 @@ class Timed:
         host_us: time that the CPU needs to queue a call.
         repeats: calls in one sample.
         replay: runs the calls of a sample as one CUDA graph; if None, `call` runs `repeats` times.
+        captured: what the calls of that graph return, by set of inputs.
+        kept: what the last calls returned, each with the number of its set of inputs.
     """
 
     call: Call
@@ -63,10 +69,43 @@ class Timed:
     repeats: int = 1
     replay: Callable[[], None] | None = None
     tags: tuple[str, ...] = ()
+    captured: Sequence[Any] = ()
+    kept: collections.deque[tuple[int, Any]] = field(
+        default_factory=lambda: collections.deque(maxlen=1)
+    )
+
+    def results(self) -> list[tuple[int, Any]]:
+        """What the last calls returned, with the set of inputs of each."""
+        return [*enumerate(self.captured)] if self.replay is not None else [*self.kept]
 
     @property
     def nbytes(self) -> int:
         return max(1, sum(t.numel() * t.element_size() for t in self.sets[0].values()))
+
+
+class HowTimed(Protocol):
+    """How long a call takes, and how many are in one sample."""
+
+    rough_us: float
+    host_us: float
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Tight:
+    """Calls that follow each other without pauses, each after an overwritten cache if `flushes`.
+
+    Args:
+        run: makes them and waits for their end.
+        count: number of calls.
+        flushes: whether the cache is overwritten before each of them.
+        results: what the calls return, with the set of inputs of each.
+    """
+
+    run: Callable[[], None]
+    count: int
+    flushes: bool
+    results: Callable[[], Sequence[tuple[int, Any]]]
 
 
 @dataclass(frozen=True)
@@ -132,7 +171,7 @@ class Clock:
         timed.sets = sets.first(timed.repeats)
         self._join(timed)
 
-    def wall_us(self, timed: Timed) -> float:
+    def wall_us(self, timed: HowTimed) -> float:
         """Wall time of one sample in us."""
         return self.overhead_us + max(timed.rough_us, timed.host_us) * timed.repeats
 
@@ -147,6 +186,10 @@ class Clock:
         """Consecutive calls with the same inputs, for at most `most_us`."""
         raise NotImplementedError
 
+    def tightly(self, timed: Timed, most: int) -> Tight:
+        """Calls without pauses, at most so many, whose time another process can measure."""
+        raise NotImplementedError
+
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
 
@@ -157,10 +200,17 @@ class Clock:
     def _join(self, timed: Timed) -> None:
         raise NotImplementedError
 
-    def rotated(self, timed: Timed, which: int) -> list[Inputs]:
-        """The sets of inputs of a sample's calls, beginning with number `which`."""
-        n = len(timed.sets)
-        return [timed.sets[(which + i) % n] for i in range(timed.repeats)]
+    def flush_us(self) -> float:
+        """The time in us in which the cache is overwritten, where others have to know it."""
+        return 0.0
+
+    def flush(self) -> None:
+        """Overwrite the cache."""
+        self._flush.zero_()
+
+    def sample_us(self, timed: Timed, which: int) -> float:
+        """Take one sample on a CPU, with the cache as it is."""
+        raise NotImplementedError
 
 
 class CudaClock(Clock):
@@ -225,12 +275,63 @@ class CudaClock(Clock):
 
         return Row(run, replays * calls)
 
+    def tightly(self, timed: Timed, most: int) -> Tight:
+        if timed.repeats > 1:
+
+            def sample() -> None:
+                self._run_sample(timed, 0)
+                self.synchronize()
+
+            return Tight(sample, timed.repeats, False, timed.results)
+        count = max(2, min(most, MOST_TIGHT, int(TIGHT_US / max(timed.rough_us, 1))))
+        kept: list[tuple[int, Any]] = []
+
+        def calls() -> None:
+            for i in range(count):
+                self._flush.zero_()
+                kept.append((i % len(timed.sets), timed.call(timed.sets[i % len(timed.sets)])))
+
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with _capturing(graph):
+                calls()
+            once: Callable[[], None] = graph.replay
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError:  # as in `_join`
+            self.synchronize()
+            timed.tags = (*timed.tags, "not captured")
+
+            def once() -> None:
+                kept.clear()
+                calls()
+
+        def run() -> None:
+            once()
+            self.synchronize()
+
+        run()
+        return Tight(run, count, True, lambda: kept)
+
+    def flush_us(self) -> float:
+        """The time in us in which the cache is overwritten."""
+        pairs = []
+        for _ in range(TRIALS):
+            begin, end = _event(), _event()
+            torch.cuda._sleep(CYCLES_PER_US * WAIT_US)  # type: ignore[no-untyped-call]  # torch's gap
+            begin.record()
+            for _ in range(TRIALS):
+                self._flush.zero_()
+            end.record()
+            pairs.append((begin, end))
+        self.synchronize()
+        return float(min(1000 * begin.elapsed_time(end) / TRIALS for begin, end in pairs))
+
     def _run_sample(self, timed: Timed, which: int) -> None:
         if timed.replay is not None:
             timed.replay()
         else:
-            for inputs in self.rotated(timed, which):
-                timed.call(inputs)
+            _run_calls(timed, which)
 
     def _wait_cycles(self, timed: Timed) -> int:
         queued_us = 10 if timed.replay is not None else timed.host_us * timed.repeats
@@ -250,11 +351,9 @@ class CudaClock(Clock):
             timed.method, timed.tags = f"loop of {timed.repeats}", (*timed.tags, "not captured")
             return
 
-        def replay(outputs: Any = kept) -> None:
-            graph.replay()
-
-        timed.replay, timed.method = replay, f"graph of {timed.repeats}"
-        replay()
+        timed.replay, timed.captured = graph.replay, kept
+        timed.method = f"graph of {timed.repeats}"
+        graph.replay()
 
 
 class CpuClock(Clock):
@@ -273,13 +372,14 @@ class CpuClock(Clock):
     def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
         samples = []
         for timed, which in work:
-            sets = self.rotated(timed, which)
-            self._flush.zero_()
-            begin = time.perf_counter_ns()
-            for inputs in sets:
-                timed.call(inputs)
-            samples.append((time.perf_counter_ns() - begin) / 1000 / timed.repeats)
+            self.flush()
+            samples.append(self.sample_us(timed, which))
         return samples
+
+    def sample_us(self, timed: Timed, which: int) -> float:
+        begin = time.perf_counter_ns()
+        _run_calls(timed, which)
+        return (time.perf_counter_ns() - begin) / 1000 / timed.repeats
 
     def in_a_row(self, timed: Timed, most_us: float) -> Row:
         calls, inputs = max(1, int(most_us / max(timed.rough_us, 1))), timed.sets[0]
@@ -295,6 +395,13 @@ class CpuClock(Clock):
 
     def _join(self, timed: Timed) -> None:
         timed.method = f"perf_counter over {timed.repeats}"
+
+
+def _run_calls(timed: Timed, which: int) -> None:
+    """Make the calls of a sample, with sets of inputs from number `which` on."""
+    for i in range(which, which + timed.repeats):
+        number = i % len(timed.sets)
+        timed.kept.append((number, timed.call(timed.sets[number])))
 
 
 def clock(device: torch.device) -> Clock:

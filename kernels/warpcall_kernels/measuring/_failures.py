@@ -40,7 +40,7 @@ def class_of(error: BaseException) -> Status:
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, with its type."""
     lines = _message(error).strip().splitlines()
-    return _printable(f"{type(error).__name__}: {lines[0] if lines else ''}"[:MAX_ERROR_CHARS])
+    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}"[:MAX_ERROR_CHARS])
 
 
 def traceback_of(error: BaseException) -> str:
@@ -51,7 +51,7 @@ def traceback_of(error: BaseException) -> str:
     """
     shown = traceback.TracebackException.from_exception(error, compact=True)
     _shorten(shown, seen=set())
-    text = _printable("".join(shown.format()).expandtabs(4)).strip()
+    text = printable("".join(shown.format()).expandtabs(4)).strip()
     data = text.encode()
     if len(data) <= MAX_TRACEBACK_BYTES:
         return text
@@ -98,6 +98,6 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """A text that can be stored and shown: without control characters and lone surrogates."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from warpcall_kernels import Op, ops
 from warpcall_kernels.measuring._failures import first_line
+from warpcall_kernels.measuring._outputs import parts_of
+from warpcall_kernels.measuring._remote import RemoteProcess
 from warpcall_kernels.measuring._spec import op_of
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_kernels.op.errors import InvalidInput
@@ -36,6 +38,8 @@ class Implementation:
             first call.
         ops: names of the ops that it computes; empty means all. Names with a "/" are of problems.
         tags: remarks on each of its results, such as "interpreted".
+        process: where it runs, with the role that it has there; None means in this process, where
+            `build` makes its function.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Implementation:
     build: Callable[[Op, Mapping[str, ParamValue]], Function]
     ops: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    process: tuple[RemoteProcess, str] | None = None
 
 
 def shipped() -> tuple[Implementation, ...]:
@@ -107,10 +112,19 @@ def find(op: Op, name: str) -> Implementation:
     return replace(found, tags=found.tags + op.tags) if name in _SHIPPED else found
 
 
-def outputs_of(result: Any) -> tuple[Tensor, ...]:
-    """A function's result as a tuple of tensors, without those that are None."""
-    parts = result if isinstance(result, tuple | list) else (result,)
-    return tuple(part for part in parts if part is not None)
+def remote_implementation(
+    name: str, op: str, process: RemoteProcess, tags: tuple[str, ...] = ()
+) -> Implementation:
+    """An uploaded implementation, which runs in a process of its own.
+
+    Args:
+        op: the op that it computes.
+    """
+    return Implementation(name, "uploaded", _not_here, (op,), tags, (process, ""))
+
+
+def _not_here(op: Op, params: Mapping[str, ParamValue]) -> Function:
+    raise AssertionError("uploaded code never runs in the process that measures")
 
 
 def _ours(op: Op, params: Mapping[str, ParamValue]) -> Function:
@@ -123,16 +137,43 @@ def _eager(op: Op, params: Mapping[str, ParamValue]) -> Function:
         # The reference may return a view, but a timed call must write its result. On a CPU this
         # code is timed, too, so it is short.
         if isinstance(result, Tensor):
-            return result.contiguous()
-        return tuple(part.contiguous() for part in result if part is not None)
+            return _written(result, inputs)
+        return tuple(_written(part, inputs) for part in result if part is not None)
 
     return compute
 
 
+def _written(part: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """A result in memory of its own."""
+    made = part.contiguous()
+    address = made.untyped_storage().data_ptr()
+    if any(address == t.untyped_storage().data_ptr() for t in inputs.values()):
+        return made.clone()
+    return made
+
+
 def _compiled(op: Op, params: Mapping[str, ParamValue]) -> Function:
     torch._dynamo.reset()  # otherwise the ninth case of an op would not be compiled
-    function: Function = torch.compile(_eager(op, params), dynamic=False)
-    return function
+
+    def compute(**inputs: Tensor) -> Any:
+        result = parts_of(op.reference(**inputs, **params))
+        return tuple(part.contiguous() for part in result)
+
+    def copied(**inputs: Tensor) -> Any:
+        return tuple(part.clone() for part in compute(**inputs))
+
+    compiled: Function = torch.compile(compute, dynamic=False)
+    with_copies: Function = torch.compile(copied, dynamic=False)
+    is_own: list[bool] = []
+
+    def call(**inputs: Tensor) -> Any:
+        if not is_own:  # whether the compiled code writes its results is known after one call
+            addresses = {t.untyped_storage().data_ptr() for t in inputs.values()}
+            result = compiled(**inputs)
+            is_own.append(all(p.untyped_storage().data_ptr() not in addresses for p in result))
+        return compiled(**inputs) if is_own[0] else with_copies(**inputs)
+
+    return call
 
 
 _SHIPPED = {

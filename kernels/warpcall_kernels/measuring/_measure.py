@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
-from warpcall_kernels.measuring._check import Checker, draw
-from warpcall_kernels.measuring._clock import LONG_FACTOR, LONG_US, TRIALS, Row, Timed, clock
+from warpcall_kernels.measuring._check import DRAWS, Expected, draw
+from warpcall_kernels.measuring._clock import LONG_FACTOR, LONG_US, SWAPPED, TRIALS, Row, clock
 from warpcall_kernels.measuring._context import (
     not_outside,
     on_device,
@@ -22,10 +23,14 @@ from warpcall_kernels.measuring._context import (
     parse_device,
     same_arithmetic,
 )
-from warpcall_kernels.measuring._implementations import LIMIT, find
-from warpcall_kernels.measuring._memory import Sets, copied, copy_source
-from warpcall_kernels.measuring._observe import Reading, observer
+from warpcall_kernels.measuring._executor import BufferSets, Executor
+from warpcall_kernels.measuring._implementations import LIMIT, Implementation, find
+from warpcall_kernels.measuring._inputs import Pool, Values, values_of
+from warpcall_kernels.measuring._memory import Sets, copy_source
+from warpcall_kernels.measuring._observe import Observer, Reading, observer
+from warpcall_kernels.measuring._outputs import Wrong
 from warpcall_kernels.measuring._precision import Precision
+from warpcall_kernels.measuring._remote import Deadlines, RemoteExecutor
 from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio, Readings
 from warpcall_kernels.measuring._rounds import Rounds, ScheduledSample
 from warpcall_kernels.measuring._spec import JobCase
@@ -46,6 +51,17 @@ READ_EVERY_S = 0.3  # clock, power and temperature; some ms, and never in a time
 MAX_READINGS = 2000
 CALM_US = 20_000  # a lease that allows so much says that nobody waits for the device
 EXTRA_US = 1_000_000  # of consecutive calls, for the hot time and the energy
+FRESH_S = 0.02  # for which inputs keep their values; longer blocks end with new ones
+CHECK_SHARE = 0.25  # of the time of rounds, for comparing outputs of timed calls
+CHECK_S = 0.02  # for those of one implementation after one block
+FEWEST_CHECKS = 4  # compared outputs of each implementation, however long that takes
+TIGHT_EVERY_S = 0.4  # of rounds, between two blocks that our clock alone measures
+FEWEST_TIGHT = 2  # of these after the rounds
+DEADLINES = Deadlines()
+
+
+class _Dropped(Exception):
+    """An implementation failed during the rounds, which begin anew without it."""
 
 
 def measure(
@@ -57,6 +73,7 @@ def measure(
     seed: int = 0,
     lease: Lease = contextlib.nullcontext,
     progress: Progress = lambda event: None,
+    deadlines: Deadlines = DEADLINES,
 ) -> CaseResult:
     """Measure implementations of a case side by side. Those with wrong results are not timed.
 
@@ -69,6 +86,7 @@ def measure(
         lease: entered for each timed block. It says how many seconds of timed work the block may
             have; None means BLOCK_US. A block has at least one sample, however long that takes.
         progress: called with an event, as JSON, when a step begins and during rounds.
+        deadlines: of calls of uploaded code.
 
     Returns:
         The result. An error of an implementation is part of it.
@@ -85,14 +103,13 @@ def measure(
     on = parse_device(device)
     with on_device(on), same_arithmetic(), torch.no_grad():
         measurement = _Measurement(case, on, precision, seed, lease, progress)
-        for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
-            candidate = Candidate(name, tags=() if name == LIMIT else found[name].tags)
-            measurement.candidates.append(candidate)
-            if name != LIMIT:
-                with failing(candidate):
-                    candidate.function = found[name].build(case.op, case.params)
-        with not_outside():
-            return measurement.run(tuple(implementations))
+        try:
+            for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
+                measurement.add(name, found.get(name), deadlines)
+            with not_outside():
+                return measurement.run(tuple(implementations))
+        finally:
+            measurement.close()
 
 
 class _Measurement:
@@ -120,7 +137,38 @@ class _Measurement:
         self._read_at = 0.0
         self._nbytes = case.bytes_moved
         self._clock = clock(device)
-        self._observer = observer(device)
+        self._observer = Observer()
+        self._pool = Pool(case.inputs, seed, device)
+        self._sets = BufferSets(self._pool.layouts, device)  # of implementations in this process
+        self._written: dict[int, Values] = {}  # the values of each set
+        self._expected: dict[int, Expected] = {}  # what the reference makes of them
+        self._fresh_at = 0.0
+        self._check_s = 0.0
+
+    def add(self, name: str, found: Implementation | None, deadlines: Deadlines) -> None:
+        """Add an implementation, or the limit; an error becomes its result."""
+        candidate = Candidate(name, tags=() if found is None else found.tags)
+        self.candidates.append(candidate)
+        if found is None:
+            return
+        case, layouts, metas = self._case, self._pool.layouts, self._case.outputs
+        with failing(candidate):
+            if found.process is None:
+                function = found.build(case.op, case.params)
+                candidate.executor = Executor(function, self._sets, metas, self._clock)
+            else:
+                process, role = found.process
+                candidate.executor = RemoteExecutor(
+                    process, role, case.params, layouts, metas, self._clock, deadlines
+                )
+
+    def close(self) -> None:
+        """Let other processes wait, and give up memory."""
+        for c in self.candidates:
+            if c.remote is not None:
+                c.remote.stop()
+            if c.executor is not None:
+                c.executor.close()
 
     def run(self, asked: Sequence[str]) -> CaseResult:
         """All steps in order. A candidate that fails in one step is left out of the next."""
@@ -128,49 +176,85 @@ class _Measurement:
         self._report("preparing")
         with self._failing_all():
             self._check()
-            self._prepare()
-            if any(c.name in asked for c in self._timed_candidates()):
-                rounds = Rounds(len(self._timed_candidates()), self._precision, self._seed)
+            if self._precision.timed:
+                self._prepare()
+                self._observer = observer(self._device)  # now that all processes use the device
+                rounds = self._measured(asked)
+        return self._result(asked, rounds)
+
+    def _measured(self, asked: Sequence[str]) -> Rounds:
+        """Warm up and take rounds, again if an implementation fails meanwhile."""
+        rounds = Rounds(0, self._precision)
+        while any(c.name in asked for c in self._timed_candidates()):
+            rounds = Rounds(len(self._timed_candidates()), self._precision, self._seed)
+            self._readings.clear()
+            try:
                 self._warm_up()
                 self._take_rounds(rounds)
+                self._confirm(rounds)
                 if self._precision.extras:
                     self._take_extras()
-        return self._result(asked, rounds)
+            except _Dropped:
+                rounds = Rounds(0, self._precision)
+                continue
+            break
+        return rounds
 
     def _timed_candidates(self) -> list[Candidate]:
         return [c for c in self.candidates if c.is_timed]
 
     def _check(self) -> None:
         """Check each implementation against the reference, with random inputs."""
-        for check in Checker(self._case, self._device).draws():
+        for _ in range(DRAWS):
+            seed = secrets.randbits(48)
+            values = values_of(draw(self._case.inputs, seed, self._device))
+            expected = Expected(self._case, values, self._device)
             for c in self.candidates:
-                if c.function is not None and c.status == "ok":
+                if c.executor is not None and c.status == "ok":
                     self._report("correctness", implementation=c.name)
                     with failing(c):
-                        c.peak_bytes = check(c.function)
+                        c.executor.write(0, values)
+                        outputs, c.peak_bytes = c.executor.call()
+                        expected.check(outputs, f"seed {seed}")
+                        _check_inputs(c, 0, values)
+                        del outputs
                     self._stop_if_lost(c)
             self._report("correctness")  # the next draw and its reference belong to no candidate
         self._free()
 
     def _prepare(self) -> None:
         """Prepare the timing of candidates. If one of them is short, all are timed as short ones."""
-        first = draw(self._case.inputs, self._seed, self._device)
-        self._nbytes = self._case.op.bytes_moved(**first, **self._case.params)
+        first = self._pool.first()
+        self._nbytes = self._case.op.bytes_moved(**first.tensors, **self._case.params)
         nbytes, device = self._nbytes, self._device  # a reference to self would keep all in memory
-        shared = Sets(lambda: copied(first))
+        for which in range(SWAPPED):
+            self._written[which] = first
+        self._refresh()
         for c in self.candidates:
             if c.status != "ok":
                 continue
             self._report("preparing", implementation=c.name)
             with failing(c):
-                if c.function is None:
+                if c.executor is None:
                     c.sets = Sets(lambda: {"x": copy_source(nbytes, device)})
                     c.timed = self._clock.ready(lambda inputs: inputs["x"].clone(), c.sets)
                 else:
-                    c.sets = shared
-                    c.timed = self._clock.ready(_by_name(c.function), shared)
-                self._estimate(c.timed)
+                    c.executor.ready()
+                self._estimate(c)
             self._stop_if_lost(c)
+        self._shorten()
+        for c in self._timed_candidates():
+            if c.remote is not None:
+                with failing(c):
+                    c.remote.tighten()
+                self._stop_if_lost(c)
+        number = [
+            c.remote.facts.sets for c in self._timed_candidates() if c.remote and c.remote.facts
+        ]
+        for which in range(max([*number, len(self._sets.buffers)])):
+            self._written.setdefault(which, first)
+
+    def _shorten(self) -> None:
         short_us = self._clock.short_us
         rough_us = [c.ready.rough_us for c in self._timed_candidates() if c.name != LIMIT]
         if min(rough_us, default=0) >= short_us:
@@ -178,17 +262,117 @@ class _Measurement:
         for c in self._timed_candidates():
             if c.ready.rough_us <= LONG_FACTOR * short_us:
                 with failing(c):
-                    self._clock.shorten(c.ready, c.sets)
-                    self._estimate(c.ready)
+                    if c.executor is not None:
+                        c.executor.shorten()
+                    elif c.timed is not None:
+                        self._clock.shorten(c.timed, c.sets)
+                    self._estimate(c)
                 self._stop_if_lost(c)
 
-    def _estimate(self, timed: Timed) -> None:
-        """Measure the rough time of a call, each sample in a block of its own."""
-        found = []
-        for _ in range(TRIALS if timed.rough_us < LONG_US else 1):
+    def _refresh(self) -> None:
+        """Write fresh values into all sets of inputs, unless they are fresh."""
+        now = time.monotonic()
+        if now < self._fresh_at + FRESH_S:
+            return
+        self._expected.clear()
+        for c in self.candidates:
+            if c.here is not None:
+                c.here.kept.clear()
+        for which in self._written:
+            values = self._written[which] = self._pool.fresh()
+            if which < max(1, len(self._sets.buffers)):
+                self._sets.write(which, values)
+            for c in self.candidates:
+                if c.remote is not None and c.status == "ok" and which < c.remote.sets:
+                    with failing(c):
+                        c.remote.write(which, values)
+        self._fresh_at = time.monotonic()
+
+    def _check_timed(
+        self, c: Candidate, results: Sequence[tuple[int, Any]], limit_s: float
+    ) -> None:
+        """Compare outputs of timed calls, at least one, in random order."""
+        begin = time.monotonic()
+        for which, outputs in random.sample(results, len(results)):
+            if which not in self._expected:
+                self._expected[which] = Expected(self._case, self._written[which], self._device)
+            self._expected[which].check(outputs, "a timed call")
+            c.checked += 1
+            if time.monotonic() > begin + limit_s:
+                break
+        _check_inputs(c, which, self._written[which])
+
+    def _check_block(self, took_part: Sequence[Candidate], begin: float) -> None:
+        """Compare outputs of timed calls of a block, as many as the time allows.
+
+        Raises:
+            _Dropped: one of them is wrong, or an implementation has failed in the block.
+        """
+        for c in random.sample(took_part, len(took_part)):
+            now = time.monotonic()
+            if c.executor is None or c.status != "ok":
+                continue
+            if c.checked >= FEWEST_CHECKS and self._check_s > CHECK_SHARE * (now - begin):
+                continue
+            with failing(c):
+                self._check_timed(c, c.executor.results(), CHECK_S)
+            self._stop_if_lost(c)
+            self._check_s += time.monotonic() - now
+        for c in took_part:
+            if c.status != "ok":
+                raise _Dropped
+
+    def _take_tight(self, c: Candidate) -> None:
+        """Let another process make calls while our clock runs, and compare their outputs.
+
+        Raises:
+            _Dropped: it failed.
+        """
+        assert c.remote is not None
+        self._fresh_at = 0.0
+        self._refresh()
+        with failing(c):
             with self._leased():
-                found += self._clock.block([(timed, 0)])
-        timed.rough_us = float(np.median(found))
+                results = c.remote.take_tight()
+            self._check_timed(c, results, CHECK_S)
+        if c.status != "ok":
+            raise _Dropped
+
+    def _confirm(self, rounds: Rounds) -> None:
+        """Hold what other processes say of their times against our clock."""
+        for number, c in enumerate(self._timed_candidates()):
+            if c.remote is None or (found := rounds.median(number)) is None:
+                continue
+            for _ in range(FEWEST_TIGHT if self._device.type == "cuda" else 0):
+                self._take_tight(c)
+            with failing(c):
+                c.doubt = c.remote.doubt(found.value)
+            if c.status != "ok":
+                raise _Dropped
+
+    def _estimate(self, c: Candidate) -> None:
+        """Measure the rough time of a call, each sample in a block of its own."""
+        found: list[float] = []
+        for _ in range(TRIALS if c.ready.rough_us < LONG_US else 1):
+            with self._leased():
+                found += self._samples_us([(c, 0)])
+        c.ready.rough_us = float(np.median(found))
+
+    def _samples_us(self, work: Sequence[tuple[Candidate, int]]) -> list[float]:
+        """Take samples of one process in order, with the set of inputs of each."""
+        remote = work[0][0].remote
+        if remote is not None:
+            return remote.take([which for _, which in work])
+        timed = [(c.here, which) for c, which in work]
+        try:
+            return self._clock.block([(t, w % len(t.sets)) for t, w in timed if t is not None])
+        except BaseException as error:
+            for c, _ in work:
+                if isinstance(c.executor, Executor) and c.executor.raised is error:
+                    with failing(c):
+                        raise
+                    return [float("nan")] * len(work)
+            raise
 
     def _warm_up(self) -> None:
         """Run until the medians of three windows agree, or the time for the warm-up is over."""
@@ -199,7 +383,7 @@ class _Measurement:
             window = Rounds(len(candidates), self._precision)
             window_end = time.monotonic() + self._precision.warm_window_s
             while time.monotonic() < window_end:
-                for _ in self._take(window, window.plan(1)):
+                for _ in self._take(window, window.plan(1), end - self._precision.warm_seconds):
                     pass
             medians.append([float(np.median(window.all(i))) for i in range(len(candidates))])
             last = np.array(medians[-3:])
@@ -208,7 +392,9 @@ class _Measurement:
 
     def _take_rounds(self, rounds: Rounds) -> None:
         candidates = self._timed_candidates()
-        end = time.monotonic() + self._precision.seconds * len(candidates)
+        begin = tight_at = time.monotonic()
+        self._check_s = 0.0
+        end = begin + self._precision.seconds * len(candidates)
         fitting = max(1, int(BLOCK_US / sum(self._clock.wall_us(c.ready) for c in candidates)))
         while (
             rounds.counted < self._precision.max_rounds
@@ -222,7 +408,12 @@ class _Measurement:
             self._report_rounds(rounds)
             left = self._precision.max_rounds - rounds.counted
             count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
-            for _ in self._take(rounds, rounds.plan(count)):
+            if self._device.type == "cuda" and time.monotonic() > tight_at + TIGHT_EVERY_S:
+                tight_at = time.monotonic()
+                for c in candidates:
+                    if c.remote is not None:
+                        self._take_tight(c)
+            for _ in self._take(rounds, rounds.plan(count), begin):
                 self._read(len(rounds) - 1)
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
                     return
@@ -255,31 +446,57 @@ class _Measurement:
         )
         return convergence.converged and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
 
-    def _take(self, rounds: Rounds, samples: Sequence[ScheduledSample]) -> Iterator[None]:
+    def _take(
+        self, rounds: Rounds, samples: Sequence[ScheduledSample], begin: float
+    ) -> Iterator[None]:
         """Take scheduled samples in blocks, each as long as its lease allows; yield after each."""
         while samples:
+            self._refresh()
             with self._leased() as block_us:
                 count = self._fitting(samples, block_us)
                 block, samples = samples[:count], samples[count:]
-                timed = [self._timed_of(sample) for sample in block]
-                samples_us = self._clock.block(
-                    [(t, s.inputs % len(t.sets)) for t, s in zip(timed, block, strict=True)]
-                )
+                samples_us = self._take_block(block)
+            self._check_block([*{id(c): c for c in map(self._candidate_of, block)}.values()], begin)
             rounds.take(block, samples_us, self._observer.disturbance())
             yield
+
+    def _take_block(self, block: Sequence[ScheduledSample]) -> list[float]:
+        """Take the samples of a block. Those of one process follow each other.
+
+        On a GPU a change of the process costs a tenth of a millisecond, so that it takes all its
+        samples of the block at once. On a CPU the order is the one that was drawn.
+        """
+        turns: list[tuple[object, list[int]]] = []
+        for place, sample in enumerate(block):
+            process = self._candidate_of(sample).remote
+            known = turns[-1:] if self._device.type == "cpu" else turns
+            places = next((found for key, found in known if key is process), None)
+            if places is None:
+                turns.append((process, places := []))
+            places.append(place)
+        samples_us = [float("nan")] * len(block)
+        for _, places in turns:
+            work = [(self._candidate_of(block[i]), block[i].inputs) for i in places]
+            c = work[0][0]
+            with failing(c) if c.remote is not None else contextlib.nullcontext():
+                for i, time_us in zip(places, self._samples_us(work), strict=True):
+                    samples_us[i] = time_us
+            if c.remote is not None:
+                c.remote.stop()
+        return samples_us
 
     def _fitting(self, samples: Sequence[ScheduledSample], block_us: float) -> int:
         """How many of the next samples take at most `block_us` together, and at least one."""
         held_us = 0.0
         for count, sample in enumerate(samples):
-            held_us += self._clock.wall_us(self._timed_of(sample))
+            held_us += self._clock.wall_us(self._candidate_of(sample).ready)
             if count and held_us > block_us:
                 return count
         return len(samples)
 
-    def _timed_of(self, sample: ScheduledSample) -> Timed:
+    def _candidate_of(self, sample: ScheduledSample) -> Candidate:
         candidates = self._timed_candidates()
-        return candidates[sample.candidate % len(candidates)].ready  # twin: the first
+        return candidates[sample.candidate % len(candidates)]  # twin: the first
 
     def _read(self, number: int) -> None:
         """Read clock, power and temperature after a round, if it is time; no lease is held."""
@@ -312,7 +529,7 @@ class _Measurement:
         while spent_us < EXTRA_US:
             row_us = BLOCK_US if self._block_us >= CALM_US else self._block_us
             if row_us not in rows:
-                rows[row_us] = self._clock.in_a_row(c.ready, row_us)
+                rows[row_us] = self._row_of(c, row_us)
             run = rows[row_us]
             with self._leased():
                 before = self._observer.energy_mj() if row_us == BLOCK_US else None
@@ -323,6 +540,12 @@ class _Measurement:
                 used_mj.append((after - before) / run.calls)
         c.hot_us = float(np.median(hot_us))
         c.energy_mj = float(np.mean(used_mj)) if used_mj else None
+
+    def _row_of(self, c: Candidate, most_us: float) -> Row:
+        if c.remote is not None:
+            return Row(c.remote.run_row, c.remote.prepare_row(most_us))
+        assert c.here is not None
+        return self._clock.in_a_row(c.here, most_us)
 
     @contextlib.contextmanager
     def _failing_all(self) -> Iterator[None]:
@@ -339,7 +562,7 @@ class _Measurement:
 
     def _stop_if_lost(self, c: Candidate) -> None:
         """Raise if an error has made the device unusable for this process; else free its memory."""
-        if c.status == "cuda_error":
+        if c.status == "cuda_error" and c.remote is None:
             raise RuntimeError(f"CUDA error: not measured, {c.name} broke the device")
         if c.status != "ok":
             self._free()
@@ -389,12 +612,15 @@ class _Measurement:
             converged=len(rounds) > 0 and rounds.convergence().converged,
             margin=margin_from(a_a),
             a_a=None if a_a is None or not a_a.n else Ratio.of(a_a),
-            device_lost=any(c.status == "cuda_error" for c in self.candidates),
+            device_lost=any(c.status == "cuda_error" and not c.remote for c in self.candidates),
             seconds=time.monotonic() - self._begin,
             tags=tags,
             readings=Readings.of(self._readings),
         )
 
 
-def _by_name(function: Callable[..., Any]) -> Callable[[Mapping[str, Tensor]], Any]:
-    return lambda inputs: function(**inputs)
+def _check_inputs(c: Candidate, which: int, values: Values) -> None:
+    """Raise Wrong if a call has changed its inputs, or the memory next to them."""
+    assert c.executor is not None
+    if (name := c.executor.changed(which, values)) is not None:
+        raise Wrong(f"the call wrote to {name}, or next to it")

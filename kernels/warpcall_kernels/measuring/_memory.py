@@ -1,4 +1,4 @@
-"""Memory of inputs: equal values and strides at several addresses, between guard bands."""
+"""Memory of calls: sets of inputs at several addresses, poisoned outputs, the copy's source."""
 
 from __future__ import annotations
 
@@ -7,54 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from warpcall_kernels._transpose.strides import reach
+from warpcall_kernels.measuring._inputs import SENTINEL
 from warpcall_kernels.op.declaration import Meta
-from warpcall_kernels.op.launch import VECTOR_BYTES
 
-GUARD_BYTES = 4096  # on each side of a tensor
 COPY_UNIT = 4096  # bytes; 67 MB and 48 bytes take 51 us on an H200, 67 MB 34
-SENTINEL = 0xA5  # no float of such bytes is a likely result
-
-
-class Guarded:
-    """A copy of a tensor, with the same strides and alignment, in its own buffer between guard
-    bands.
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        span = reach(like.shape, like.stride()) if like.numel() else 0
-        guard = GUARD_BYTES // like.element_size()
-        shift = like.data_ptr() % VECTOR_BYTES // like.element_size()
-        self._begin, self._span = guard + shift, span
-        self._buffer = like.new_empty(guard + shift + span + guard)
-        self._bytes = self._buffer.view(torch.uint8)
-        self._bytes.fill_(SENTINEL)
-        self.tensor = self._buffer.as_strided(like.shape, like.stride(), self._begin)
-        self.fill(like)
-
-    def fill(self, like: Tensor) -> None:
-        """Copy the values of a tensor with the same strides."""
-        if self._span:
-            source = like.as_strided((self._span,), (1,))
-            self._buffer[self._begin : self._begin + self._span].copy_(source)
-
-    def snapshot(self) -> Tensor:
-        """A copy of all bytes, including the guard bands."""
-        return self._bytes.clone()
-
-    def is_as(self, snapshot: Tensor) -> bool:
-        """Whether no byte has changed."""
-        return torch.equal(self._bytes, snapshot)
-
-
-def guarded(tensors: Mapping[str, Tensor]) -> dict[str, Guarded]:
-    """A guarded copy of each tensor."""
-    return {name: Guarded(t) for name, t in tensors.items()}
-
-
-def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors, with the same values and strides at other addresses."""
-    return {name: Guarded(t).tensor for name, t in tensors.items()}
 
 
 def poison(outputs: Iterable[Meta], device: torch.device) -> None:

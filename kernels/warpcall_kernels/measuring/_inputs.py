@@ -1,0 +1,172 @@
+"""Inputs of a case: where they lie in memory, and fresh values for them.
+
+A process that calls an implementation has sets of buffers for its inputs. Before each block of timed
+calls all of them get new values. These are cut out of a pool of random values, at a random place
+that no implementation knows, so that writing them costs no more than a copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from warpcall_kernels._transpose.strides import reach
+from warpcall_kernels.measuring._spec import CODES, DTYPES
+from warpcall_kernels.op.cases import Sample
+from warpcall_kernels.op.launch import VECTOR_BYTES
+
+GUARD_BYTES = 4096  # on each side of a tensor
+SENTINEL = 0xA5  # no float of such bytes is a likely result
+PLACES = 1 << 16  # in the pool, from which the values of an input may begin
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLayout:
+    """How an input lies in a buffer of its own, between two guard bands.
+
+    Attributes:
+        shape, strides: of the input; strides are in elements.
+        begin: its first element in the buffer.
+        span: elements from its first to its last one.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    begin: int
+    span: int
+
+    @property
+    def count(self) -> int:
+        """Elements of the buffer."""
+        return self.begin + self.span + GUARD_BYTES // self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.count * self.dtype.itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout as plain data for json.dumps."""
+        return {**dataclasses.asdict(self), "dtype": CODES[self.dtype]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BufferLayout:
+        """The layout of the data that `to_json` returned."""
+        return cls(
+            DTYPES[data["dtype"]],
+            tuple(data["shape"]),
+            tuple(data["strides"]),
+            data["begin"],
+            data["span"],
+        )
+
+
+def layout_of(sample: Sample | Tensor) -> BufferLayout:
+    """The layout of an input with the strides and the alignment of a sample, or of a tensor."""
+    like = sample.meta() if isinstance(sample, Sample) else sample
+    itemsize = like.element_size()
+    address = like.data_ptr() if not like.is_meta else like.storage_offset() * itemsize
+    shift = address % VECTOR_BYTES // itemsize
+    span = reach(like.shape, like.stride()) if like.numel() else 0
+    begin = GUARD_BYTES // itemsize + shift
+    return BufferLayout(like.dtype, tuple(like.shape), like.stride(), begin, span)
+
+
+class Buffer:
+    """The memory of one input.
+
+    Attributes:
+        bytes: all of it, with the guard bands.
+        tensor: the input.
+    """
+
+    def __init__(self, layout: BufferLayout, device: torch.device) -> None:
+        self._layout = layout
+        elements = torch.empty(layout.count, dtype=layout.dtype, device=device)
+        self.bytes = elements.view(torch.uint8)
+        self.bytes.fill_(SENTINEL)
+        self._values = elements[layout.begin : layout.begin + layout.span]
+        self._values.view(torch.uint8).zero_()  # a call that only warms up may read them
+        self.tensor = elements.as_strided(layout.shape, layout.strides, layout.begin)
+
+    def write(self, values: Tensor) -> None:
+        """Write the values of the input; the guard bands stay as they are."""
+        self._values.copy_(values)
+
+    def has_only(self, values: Tensor) -> bool:
+        """Whether the buffer has these values, and its guard bands are as they were."""
+        return is_image(self.bytes, self._layout, values)
+
+
+def is_image(found: Tensor, layout: BufferLayout, values: Tensor) -> bool:
+    """Whether the bytes of a buffer are those of the values between guard bands."""
+    begin = layout.begin * layout.dtype.itemsize
+    end = begin + layout.span * layout.dtype.itemsize
+    same = torch.equal(found[begin:end], values.view(torch.uint8))
+    return same and all(bool((g == SENTINEL).all()) for g in (found[:begin], found[end:]))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of all inputs of a call.
+
+    Attributes:
+        flat: for each input its elements in the order of memory, contiguous.
+        tensors: the same memory with shapes and strides of the inputs.
+    """
+
+    flat: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]
+
+
+class Pool:
+    """Random values of a case, for any number of sets of inputs.
+
+    Args:
+        inputs: what is drawn.
+        seed: of the drawn values.
+        device: where they are drawn and kept.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sample], seed: int, device: torch.device) -> None:
+        generator = torch.Generator(device).manual_seed(seed)
+        self.layouts = {name: layout_of(sample) for name, sample in inputs.items()}
+        self._pools = {
+            name: dataclasses.replace(
+                sample, shape=(self.layouts[name].span + PLACES,), layout="contiguous"
+            ).draw(generator, device)
+            for name, sample in inputs.items()
+        }
+        self._random = np.random.default_rng()
+
+    def first(self) -> Values:
+        """The values that the seed alone determines."""
+        return self._at(dict.fromkeys(self._pools, 0))
+
+    def fresh(self) -> Values:
+        """Values from a random place of each pool."""
+        return self._at({name: int(self._random.integers(PLACES)) for name in self._pools})
+
+    def _at(self, places: Mapping[str, int]) -> Values:
+        flat, tensors = {}, {}
+        for name, pool in self._pools.items():
+            layout, place = self.layouts[name], places[name]
+            flat[name] = pool[place : place + layout.span]
+            tensors[name] = pool.as_strided(layout.shape, layout.strides, place)
+        return Values(flat, tensors)
+
+
+def values_of(tensors: Mapping[str, Tensor]) -> Values:
+    """The values of tensors as they lie in memory."""
+    flat = {
+        name: t.as_strided((reach(t.shape, t.stride()) if t.numel() else 0,), (1,))
+        for name, t in tensors.items()
+    }
+    return Values(flat, tensors)

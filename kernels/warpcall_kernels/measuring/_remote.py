@@ -1,0 +1,529 @@
+"""The side of the process that measures: an implementation that runs in another process.
+
+It sends requests, each an object with the member `do`, and the other process answers each with one
+object (`_serve`). What the other process says is a claim. Its outputs are read from its memory and
+compared here, and its times are held against a clock of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from warpcall_kernels.measuring import _frames
+from warpcall_kernels.measuring._clock import SWAPPED, Clock
+from warpcall_kernels.measuring._executor import Called, Outputs
+from warpcall_kernels.measuring._failures import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES, printable
+from warpcall_kernels.measuring._inputs import BufferLayout, Values, is_image
+from warpcall_kernels.measuring._outputs import Wrong, check_extents
+from warpcall_kernels.measuring._result import Status
+from warpcall_kernels.measuring._spec import CODES
+from warpcall_kernels.measuring._windows import Unreachable, Window
+from warpcall_kernels.op.declaration import Meta, ParamValue
+
+MOST_SETS = 64
+MOST_RESULTS = 64
+MOST_US = 1e10
+PINGS = 15
+MOST_LATENCY_US = {"cpu": 2000.0, "cuda": 400.0}  # of an answer, that a claim may hide behind
+DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
+SLACK_US = {"cpu": 60.0, "cuda": 60.0}  # of our clock around one block
+TAKE_S = 30.0  # beyond the expected time of a block
+
+
+class Peer(Protocol):
+    """Another process, in which uploaded code runs.
+
+    Attributes:
+        sock: this process's end of a stream to it.
+        pid: its id, as this process sees it.
+    """
+
+    sock: socket.socket
+    pid: int
+
+    def stop(self) -> None:
+        """Stop all its processes, so that they take no time from others."""
+
+    def resume(self) -> None:
+        """Let them go on."""
+
+    def end(self) -> str:
+        """End all its processes; returns how it had ended before that, empty if it had not."""
+
+
+StartPeer = Callable[[], Peer]
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds for uploaded code.
+
+    Args:
+        call_s: for a call that has been compiled.
+        compile_s: for the import of a source, and for the first call in a case, which compiles.
+    """
+
+    call_s: float = 10.0
+    compile_s: float = 60.0
+
+
+class RemoteFailed(Exception):
+    """An implementation failed in its process."""
+
+    def __init__(self, status: Status, error: str, traceback: str | None = None) -> None:
+        super().__init__(error)
+        self.status: Status = status
+        self.error = error
+        self.traceback = traceback
+
+
+class RemoteProcess:
+    """The process of one uploaded source. It is started when it is needed, and again after its end.
+
+    Args:
+        start: starts it.
+        load: data from which it loads the source.
+    """
+
+    def __init__(self, start: StartPeer, load: Mapping[str, Any]) -> None:
+        self._start = start
+        self._load = dict(load)
+        self._peer: Peer | None = None
+        self._stopped = False
+
+    @property
+    def peer(self) -> Peer:
+        """The process, which must have been started."""
+        assert self._peer is not None
+        return self._peer
+
+    def begin(self, deadlines: Deadlines) -> None:
+        """Start the process unless it runs, and let it load the source.
+
+        Raises:
+            RemoteFailed: it cannot be started, or the import did not end.
+        """
+        if self._peer is not None:
+            return
+        try:
+            self._peer = self._start()
+        except (OSError, RuntimeError) as error:
+            raise RemoteFailed("error", printable(f"its process cannot start: {error}")) from None
+        self._stopped = False
+        self.ask("load", 4 * deadlines.compile_s, "the import of its source", data=self._load)
+
+    def ask(
+        self,
+        do: str,
+        limit_s: float,
+        what: str,
+        call_s: float | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Send a request and return the answer.
+
+        Args:
+            limit_s: seconds in which the answer must come.
+            what: is asked, for messages, such as "a timed call".
+            call_s: seconds for the answer after the process has said that the function returned.
+
+        Raises:
+            RemoteFailed: the code raised an exception, the process ended, or it was too late and
+                has been ended.
+        """
+        if self._stopped:
+            self.peer.resume()
+            self._stopped = False
+        try:
+            _frames.send(self.peer.sock, {"do": do, **more})
+            answer = _frames.receive(self.peer.sock, limit_s)
+            if call_s is not None and "returned" in answer:
+                limit_s = call_s
+                answer = _frames.receive(self.peer.sock, limit_s)
+        except _frames.Ended:
+            raise self._ended(what) from None
+        except _frames.TooLate:
+            self.end()
+            raise RemoteFailed("timeout", f"{what} did not end within {limit_s:g} s") from None
+        if "failed" in answer:
+            raise self._failed(answer["failed"])
+        return answer
+
+    def stop(self) -> None:
+        """Let the process wait without taking time from others, until the next request."""
+        if not self._stopped and self._peer is not None:
+            self._peer.stop()
+            self._stopped = True
+
+    def end(self) -> str:
+        """End the process, and return how it had ended by itself."""
+        peer, self._peer = self._peer, None
+        if peer is None:
+            return ""
+        how = peer.end()
+        peer.sock.close()
+        return how
+
+    def _ended(self, what: str) -> RemoteFailed:
+        how = self.end()
+        if how == "out of memory":
+            return RemoteFailed("oom", f"its processes took too much memory in {what}")
+        if not how:
+            return RemoteFailed(
+                "crashed", f"it closed its connection, or sent what it may not, in {what}"
+            )
+        return RemoteFailed("crashed", f"{how} in {what}")
+
+    def _failed(self, failed: Any) -> RemoteFailed:
+        try:
+            status, error, traceback = failed["status"], failed["error"], failed["traceback"]
+        except (KeyError, TypeError):
+            return self._ended("an answer")
+        if status not in get_args(Status) or status in ("ok", "invalid", "timeout", "crashed"):
+            status = "error"
+        text = None if traceback is None else printable(str(traceback)[:MAX_TRACEBACK_BYTES])
+        found = RemoteFailed(status, printable(str(error)[:MAX_ERROR_CHARS]), text)
+        if status == "cuda_error":
+            self.end()  # its context cannot be used any more
+        return found
+
+
+@dataclass
+class Facts:
+    """What a process says about its timed calls."""
+
+    method: str
+    rough_us: float
+    host_us: float
+    repeats: int
+    sets: int
+    tags: tuple[str, ...]
+    results: Sequence[Any] = ()
+    count: int = 1
+    flushes: bool = False
+
+
+class RemoteExecutor:
+    """One implementation of one case in another process; the interface of `Executor`.
+
+    Args:
+        role: "" for an uploaded function; of a problem's process "reference", "torch" or
+            "torch.compile".
+        metas: shapes and dtypes of the outputs.
+
+    Raises:
+        RemoteFailed: the process cannot be started, or its source not be imported.
+    """
+
+    def __init__(
+        self,
+        process: RemoteProcess,
+        role: str,
+        params: Mapping[str, ParamValue],
+        layouts: Mapping[str, BufferLayout],
+        metas: Mapping[str, Meta],
+        clock: Clock,
+        deadlines: Deadlines,
+    ) -> None:
+        self._process = process
+        self._layouts = layouts
+        self._metas = metas
+        self._clock = clock
+        self._device = clock.device
+        self._deadlines = deadlines
+        self._called = False
+        self._addresses: list[dict[str, Any]] = []
+        self._over_us: list[float] = []  # our clock around a call, less its claim
+        self._tight_us: list[float] = []  # our clock around calls without pauses
+        self._claims_over = 0  # blocks whose claims add up to more than our clock
+        self.facts: Facts | None = None
+        process.begin(deadlines)
+        self._window = Window(process.peer.pid, self._device)
+        answer = self._ask(
+            "case",
+            deadlines.compile_s,
+            "the start of its case",
+            role=role,
+            params=dict(params),
+            layouts={name: layout.to_json() for name, layout in layouts.items()},
+            outputs={name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
+        )
+        self._add_sets(answer)
+
+    def write(self, which: int, values: Values) -> None:
+        """Write the inputs of a set."""
+        if which >= len(self._addresses):
+            self._add_sets(
+                self._ask("sets", self._deadlines.call_s, "more inputs", count=which + 1)
+            )
+        with _reaching():
+            for name, flat in values.flat.items():
+                layout, at = self._layouts[name], self._addresses[which][name]
+                place = at["address"] + layout.begin * layout.dtype.itemsize
+                self._window.write({**at, "address": place}, flat.view(torch.uint8))
+
+    def changed(self, which: int, values: Values) -> str | None:
+        """The name of an input of a set that is not as it was written, or None."""
+        with _reaching():
+            for name, flat in values.flat.items():
+                layout = self._layouts[name]
+                found = self._window.read(self._addresses[which][name], layout.nbytes)
+                if not is_image(found, layout, flat):
+                    return name
+        return None
+
+    def call(self) -> Called:
+        """Call the function once with the first set of inputs."""
+        call_s = self._deadlines.call_s
+        limit_s = call_s if self._called else self._deadlines.compile_s
+        answer = self._ask("call", limit_s, "a call", call_s=call_s)
+        self._called = True
+        peak = answer.get("peak_bytes")
+        return Called(self._outputs(answer["outputs"]), peak if type(peak) is int else None)
+
+    def ready(self) -> None:
+        """Call the function some times, so that it can be timed."""
+        self._learn(self._ask("ready", self._many_s(10), "its first calls"))
+
+    def shorten(self) -> None:
+        """Time many calls in each sample."""
+        self._learn(self._ask("shorten", self._many_s(10), "the capture of its calls"))
+
+    def take(self, numbers: Sequence[int]) -> list[float]:
+        """Take samples, each with a set of inputs, and return the time of a call in us."""
+        if self._device.type == "cpu":
+            return [self._sample(which) for which in numbers]
+        begin = time.perf_counter_ns()
+        answer = self._ask(
+            "take", self._many_s(len(numbers)), "its timed calls", numbers=[*numbers]
+        )
+        spent_us = (time.perf_counter_ns() - begin) / 1000
+        samples_us = self._times(answer, len(numbers))
+        if sum(samples_us) * self._known.repeats > spent_us:
+            self._claims_over += 1
+        return samples_us
+
+    def results(self) -> list[tuple[int, Outputs]]:
+        """The outputs of the last calls, each with the number of its set of inputs."""
+        if self._device.type == "cpu":
+            return self._read_results(self._known.results)
+        answer = self._ask("results", self._deadlines.call_s, "its results")
+        return self._read_results(answer["results"])
+
+    def tighten(self) -> None:
+        """Prepare calls without pauses, whose time this process measures."""
+        if self._device.type == "cuda":
+            limit_s = self._many_s(100)
+            self._learn(self._ask("tighten", limit_s, "the capture of its calls"))
+
+    def take_tight(self) -> list[tuple[int, Outputs]]:
+        """Let calls run without pauses while our clock runs, and return their outputs."""
+        known = self._known
+        latency_us = self._latency_us()
+        begin = time.perf_counter_ns()
+        self._ask("tight", self._many_s(known.count), "its timed calls")
+        spent_us = (time.perf_counter_ns() - begin) / 1000
+        flushed_us = known.count * self._clock.flush_us() if known.flushes else 0.0
+        self._tight_us.append((spent_us - latency_us - flushed_us) / known.count)
+        if "not captured" in known.tags:
+            answer = self._ask("tight_results", self._deadlines.call_s, "its results")
+            return self._read_results(answer["results"])
+        return self._read_results(known.results)
+
+    def doubt(self, median_us: float) -> str | None:
+        """Why its times cannot be right; None if our clock agrees with them.
+
+        Args:
+            median_us: the median of its claims.
+        """
+        if self._device.type == "cpu":
+            if not self._over_us:
+                return None
+            spent_us = median_us * self._known.repeats
+            hidden_us = float(np.median(self._over_us)) - self._latency_us()
+            allowed_us = DISAGREEMENT * spent_us + SLACK_US["cpu"]
+            if hidden_us <= allowed_us:
+                return None
+            real_us = (spent_us + hidden_us) / self._known.repeats
+        else:
+            if self._claims_over > 1:
+                return "its own times add up to more than the time that passed"
+            if not self._tight_us:
+                return None
+            real_us = min(self._tight_us)
+            if real_us <= median_us * (1 + DISAGREEMENT) + SLACK_US["cuda"] / self._known.count:
+                return None
+        return (
+            f"its process says that a call takes {median_us:.4g} us, by our own clock it takes "
+            f"{real_us:.4g} us"
+        )
+
+    def prepare_row(self, most_us: float) -> int:
+        """Prepare consecutive calls, and return how many."""
+        answer = self._ask("prepare_row", self._many_s(100), "its calls in a row", most_us=most_us)
+        calls = answer.get("calls")
+        if type(calls) is not int or not 0 < calls < 1 << 30:
+            raise self._process._ended("an answer")
+        return calls
+
+    def run_row(self) -> float:
+        """Make the prepared calls, and return the time of one in us."""
+        found = self._ask("row", self._many_s(1), "its calls in a row").get("us")
+        return self._times({"samples_us": [found]}, 1)[0]
+
+    @property
+    def sets(self) -> int:
+        """The number of its sets of inputs, or of those that it must have."""
+        return max(len(self._addresses), SWAPPED)
+
+    def stop(self) -> None:
+        """Let the process wait without taking time from others, until the next request."""
+        self._process.stop()
+
+    def close(self) -> None:
+        """Give up what was opened in the other process."""
+        self._window.close()
+
+    @property
+    def _known(self) -> Facts:
+        assert self.facts is not None
+        return self.facts
+
+    def _ask(self, do: str, limit_s: float, what: str, **more: Any) -> dict[str, Any]:
+        try:
+            return self._process.ask(do, limit_s, what, **more)
+        except RemoteFailed:
+            self._window.close()
+            raise
+
+    def _many_s(self, calls: int) -> float:
+        """Seconds for a number of calls of which each has its own deadline, and usually takes less."""
+        expected_s = 0.0 if self.facts is None else calls * self._known.rough_us / 1e6
+        return self._deadlines.call_s + 3 * expected_s + (0 if self._called else TAKE_S)
+
+    def _sample(self, which: int) -> float:
+        self._ask("flush", self._deadlines.call_s, "the start of a timed call")
+        begin = time.perf_counter_ns()
+        answer = self._ask("sample", self._many_s(1), "a timed call", which=which)
+        spent_us = (time.perf_counter_ns() - begin) / 1000
+        self.stop()
+        (claim_us,) = self._times(answer, 1)
+        self._over_us.append(spent_us - claim_us * self._known.repeats)
+        if claim_us * self._known.repeats > spent_us:
+            claim_us = spent_us / self._known.repeats
+        self._known.results = answer["results"]
+        return claim_us
+
+    def _latency_us(self) -> float:
+        """The time in us of an answer to a request for nothing."""
+        took_us = []
+        for _ in range(PINGS):
+            begin = time.perf_counter_ns()
+            self._ask("ping", self._deadlines.call_s, "an answer")
+            took_us.append((time.perf_counter_ns() - begin) / 1000)
+        return min(float(np.median(took_us)), MOST_LATENCY_US[self._device.type])
+
+    def _times(self, answer: dict[str, Any], count: int) -> list[float]:
+        found = answer.get("samples_us")
+        good = isinstance(found, list) and len(found) == count
+        if not good or not all(type(t) is float and 0 < t < MOST_US for t in found or ()):
+            raise self._process._ended("an answer about its times")
+        return [*map(float, found or ())]
+
+    def _learn(self, answer: dict[str, Any]) -> None:
+        self._add_sets(answer)
+        numbers = (answer.get("rough_us"), answer.get("host_us"))
+        counts = (answer.get("repeats"), answer.get("sets"), answer.get("count", 1))
+        good = all(type(n) in (int, float) and 0 <= n < MOST_US for n in numbers)  # type: ignore[operator]
+        if not good or not all(type(n) is int and 0 < n <= MOST_SETS for n in counts):
+            raise self._process._ended("an answer about its calls")
+        tags = answer.get("tags")
+        texts = [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
+        self.facts = Facts(
+            method=printable(str(answer.get("method"))[:64]),
+            rough_us=float(answer["rough_us"]),
+            host_us=float(answer["host_us"]),
+            repeats=answer["repeats"],
+            sets=answer["sets"],
+            tags=tuple(printable(t[:64]) for t in texts[:4]),
+            results=answer.get("results", ()),
+            count=answer.get("count", 1),
+            flushes=bool(answer.get("flushes")),
+        )
+
+    def _add_sets(self, answer: dict[str, Any]) -> None:
+        new = answer.get("new")
+        good = isinstance(new, list) and len(self._addresses) + len(new) <= MOST_SETS
+        if not good or not all(_is_set(one, self._layouts) for one in new or ()):
+            raise self._process._ended("an answer about its inputs")
+        self._addresses += new or []
+
+    def _read_results(self, results: Any) -> list[tuple[int, Outputs]]:
+        if not isinstance(results, list | tuple) or len(results) > MOST_RESULTS:
+            raise self._process._ended("an answer about its results")
+        found: list[tuple[int, Outputs]] = []
+        for entry in results:
+            good = isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int
+            if not good or not 0 <= entry[0] < len(self._addresses):
+                raise self._process._ended("an answer about its results")
+            found.append((entry[0], self._outputs(entry[1])))
+        return found
+
+    def _outputs(self, addresses: Any) -> Outputs:
+        """Read the outputs of a call where they lie."""
+        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
+            raise self._process._ended("an answer about its results")
+        if len(addresses) != len(self._metas):
+            raise Wrong(f"there must be {len(self._metas)} outputs, got {len(addresses)}")
+        taken = {
+            f"the input {name}": (_place(one[name]), self._layouts[name].nbytes)
+            for one in self._addresses
+            for name in self._layouts
+        }
+        named = dict(zip(self._metas, addresses, strict=True))
+        check_extents({n: (_place(a), self._metas[n].nbytes) for n, a in named.items()}, taken)
+        with _reaching():
+            return tuple(self._tensor(meta, named[name]) for name, meta in self._metas.items())
+
+    def _tensor(self, meta: Meta, address: Mapping[str, Any]) -> Tensor:
+        found = self._window.read(address, meta.nbytes)
+        if not meta.nbytes:
+            return torch.empty(meta.shape, dtype=meta.dtype, device=self._device)
+        return found.view(meta.dtype).view(meta.shape)
+
+
+@contextlib.contextmanager
+def _reaching() -> Iterator[None]:
+    """Turn errors of a window into failures of the implementation."""
+    try:
+        yield
+    except Unreachable as error:
+        raise RemoteFailed("error", printable(str(error))) from None
+
+
+def _is_address(value: Any) -> bool:
+    if not isinstance(value, dict) or not value.keys() <= {"address", "handle"}:
+        return False
+    return type(value.get("address")) is int and 0 <= value["address"] < 1 << 63
+
+
+def _is_set(value: Any, layouts: Mapping[str, BufferLayout]) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == layouts.keys()
+        and all(map(_is_address, value.values()))
+    )
+
+
+def _place(address: Mapping[str, Any]) -> int:
+    """A number for an address, so that different allocations are far from each other."""
+    return int(address["address"]) + (hash(address.get("handle", "")) << 64)
