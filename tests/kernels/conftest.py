@@ -17,9 +17,11 @@ LARGE_BYTES = 1 << 30  # of a GPU's cached memory: a test that leaves more gives
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--device") == "cpu":
-        from tests.kernels.interpreter import patches
+        import triton  # noqa: F401  # TRITON_INTERPRET is set
 
-        patches.install()
+        from warpcall_kernels import interpreter
+
+        interpreter.mend()
 
 
 @pytest.fixture(autouse=True, scope="session")

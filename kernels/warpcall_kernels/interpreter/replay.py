@@ -156,7 +156,10 @@ _recorder: _Recorder | None = None
 def replayed(member: Callable[..., Any]) -> Callable[..., Any]:
     """A function of Triton's language as kernels call it: without `_semantic`."""
 
+    @functools.wraps(member)
     def run(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
+        if _semantic is not None and _semantic is not stock.interpreter_semantic:
+            return member(*args, **kwargs, _semantic=_semantic)  # a compiler calls it
         if _recorder is not None:  # a part of what is recorded
             return member(*args, **kwargs, _semantic=stock.interpreter_semantic)
         handles: list[TensorHandle] = []
