@@ -21,7 +21,7 @@ from torch import Tensor
 from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.backward_tuning import TUNING
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
-from warpcall_kernels._conv.filters import FLOATS, check_filter
+from warpcall_kernels._conv.filters import FLOATS, NARROW, check_filter
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -44,6 +44,7 @@ from warpcall_kernels.op.launch import (
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
 from warpcall_kernels.op.tolerance import EXPONENTIAL, Sums, SumTolerance, squared
 
+TWO_PARTS = 64  # roundings of fp32 in 2^-18, the root mean square of the error of two parts of bf16
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 INTEGERS: dict[str, Any] = {
     "values": "integers",
@@ -237,7 +238,7 @@ def _sums(
 
     An element of grad_x has K terms, one of grad_weight B * T * C / H, one of grad_bias B * T. They
     have both signs. The gradient through the softmax, w * (a - sum(a * w)), may cancel once more,
-    so that its size is that of a and of its sum, times w.
+    so that its size is that of a and of the errors of its sum, times w.
     """
     heads, taps = weight.shape
     batches, channels, length = x.shape
@@ -250,8 +251,9 @@ def _sums(
     amplification: Tensor | float = 0.0
     if softmax_weight:
         plain = conv_backward_reference(grad_output.double(), x.double(), w, padding_l)[1]
-        grad_weight += plain.abs()
-        grad_weight = w * (grad_weight + (grad_weight * w).sum(-1, keepdim=True))
+        grad_weight = torch.maximum(grad_weight, plain.abs())
+        total = torch.linalg.vector_norm(grad_weight * w, dim=-1, keepdim=True)
+        grad_weight = w * torch.hypot(grad_weight, total)
         amplification = softmax_amplification(weight)
     positions = batches * length
     found = {
@@ -262,8 +264,11 @@ def _sums(
 
 
 def softmax_amplification(weight: Tensor) -> Tensor:
-    """[H, 1]: units of roundoff of the softmax of filters, as those of masked softmax."""
-    return EXPONENTIAL + 2 * weight.double().abs().amax(1, keepdim=True)
+    """[H, 1]: units of roundoff of the softmax of filters: those of masked softmax, and for dtypes
+    of two bytes the error of multiplying a weight in two parts of the dtype, at most 2^-16.
+    """
+    parts = TWO_PARTS if weight.dtype in NARROW else 0
+    return EXPONENTIAL + parts + 2 * weight.double().abs().amax(1, keepdim=True)
 
 
 def by_channel(amplification: Tensor | float, channels: int) -> Tensor | float:

@@ -22,8 +22,9 @@ from warpcall_kernels.op.tolerance import (
     ROW_HEADROOM,
     RowTolerance,
     Sums,
+    error_of_sums,
     least_error,
-    rounding_error,
+    unit_roundoff,
 )
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by the bytes of an element
@@ -92,10 +93,10 @@ class Comparison:
         shape = theirs.shape
         rows = (math.prod(shape[:-1]), shape[-1]) if shape else (1, 1)
         size = None if sums.size is None else _as_rows(sums.size, shape)
-        relative = rounding_error(dtype, sums)
+        relative = error_of_sums(dtype, sums)
         if isinstance(relative, Tensor):
             relative = _as_rows(relative, shape)
-        return _Allowed(rows, relative, HEADROOM, size, least)
+        return _Allowed(rows, relative, HEADROOM, size, least, unit_roundoff(dtype))
 
     @functools.cached_property
     def _sums(self) -> Mapping[str, Sums]:
@@ -111,10 +112,11 @@ class _Allowed:
 
     Args:
         rows: the number of rows, and their length.
-        relative: the bound of the norm relative to the scale, for all elements or by row.
+        relative: the error relative to the scale, for all elements or by row.
         headroom: how many times as far a single element may be.
         size: the least scale of elements, for each element or by row.
         least: the error that an element may have however small it is.
+        rounding: a further error, relative to the element itself.
     """
 
     rows: tuple[int, int]
@@ -122,6 +124,7 @@ class _Allowed:
     headroom: float
     size: Tensor | None
     least: float
+    rounding: float = 0.0
 
 
 def widened(t: Tensor) -> Tensor:
@@ -185,7 +188,7 @@ def _difference_of_values(name: str, ours: Tensor, theirs: Tensor, allowed: _All
         relative = allowed.relative
         if isinstance(relative, Tensor):
             relative = _part(relative, at)
-        bound = bound * relative
+        bound = bound * relative + scale * allowed.rounding
         # A comparison with NaN is False, so that NaN is wrong wherever a number is expected.
         near = off <= allowed.headroom * bound + 2 * allowed.least
         bound = bound + allowed.least

@@ -1,19 +1,19 @@
 """How far a result may be from the reference: in units of the rounding errors that it must have.
 
-A result is rounded once to its dtype and computed in an accumulator: fp32 for dtypes of one or two
-bytes, otherwise the dtype itself. With `u` for the unit roundoff of a dtype, a sum of `terms` terms
-in the accumulator has an error of about `u * sqrt(terms)` of its size. That is what rounding to
+A result is computed in an accumulator and rounded once to its dtype. The accumulator is fp32 for
+dtypes of one or two bytes, otherwise the dtype itself. With `u` for the unit roundoff of a dtype, a
+sum of `terms` terms has an error of about `u * sqrt(terms)` of its size. That is what rounding to
 nearest gives a sum in sequence. Blocked and pairwise sums have less. Together
 
-    error <= (u_output + u_accumulator * (sqrt(terms) + amplification)) * scale + least
+    error <= u_output * |result| + u_accumulator * (sqrt(terms) + amplification) * scale + least
 
 where `scale` is the larger of |result| and the size of its terms, and `least` is half the distance
 of the smallest numbers of the dtype. No other term is absolute, so that a result of zeros is wrong
 however small the right one is.
 
 `op/compare.py` compares by that bound in two ways. The norm of the differences of all elements
-must be within the norm of the bounds. The errors of single roundings have a norm of 0.4 times that,
-those of roundings to the next shorter dtype of 6 to 8,000 times as much. Each single element may be
+must be within the norm of the bounds. One rounding of each element to the dtype has 0.4 times that
+norm; one to the next shorter dtype has 6 times as much or more. Each single element may be
 `HEADROOM` times as far, since approximations in hardware, such as 2 ulp of the exponential of
 NVIDIA GPUs, and unlucky orders of a sum exceed the bound in a few elements.
 """
@@ -113,7 +113,7 @@ def least_error(dtype: torch.dtype) -> float:
     return max(half_a_step, float(torch.finfo(accumulator(dtype)).smallest_normal))
 
 
-def rounding_error(dtype: torch.dtype, sums: Sums) -> Tensor | float:
-    """The relative bound of a declared op, as the docstring of this module has it."""
-    in_accumulator = math.sqrt(max(1, sums.terms)) + sums.amplification
-    return unit_roundoff(dtype) + unit_roundoff(accumulator(dtype)) * in_accumulator
+def error_of_sums(dtype: torch.dtype, sums: Sums) -> Tensor | float:
+    """The error in the accumulator relative to the scale, for results of a dtype."""
+    units = math.sqrt(max(1, sums.terms)) + sums.amplification
+    return unit_roundoff(accumulator(dtype)) * units
