@@ -7,7 +7,7 @@ asks here first, because older rows carry verdicts that the rule does not allow.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -37,25 +37,16 @@ def checked_rows(rows: Sequence[Measurement], first: str) -> list[Measurement]:
     return [_without_verdict(row) for row in rows]
 
 
-def reason(row: Measurement, first: Measurement | None) -> str:
-    """Why there is no verdict on a row of a case, for readers; empty if there is nothing against it.
+def reason(implementation: str, status: str, tags: Collection[str], pronoun: str = "") -> str:
+    """Why there is no verdict on the times of an implementation, for readers; empty if there may be.
 
     Args:
-        first: the row that it is compared with; None if that is not known.
+        pronoun: what stands for "the times of" and the name, such as "its times".
     """
-    for one in (row, first):
-        if one is not None and (why := why_no_verdict(one.status, one.tags)):
-            return reason_of(one.implementation, why)
-    return ""
-
-
-def reason_of(implementation: str, why: str) -> str:
-    """The reason for which times of an implementation are no basis for a verdict, for readers."""
-    return (
-        f"the times of {implementation} are {why}"
-        if why in TAGS_WITHOUT_VERDICT
-        else (f"{implementation} has no time")
-    )
+    why = why_no_verdict(status, tags)
+    if why in TAGS_WITHOUT_VERDICT:
+        return f"{pronoun or f'the times of {implementation}'} are {why}"
+    return f"{implementation} has no valid time" if why else ""
 
 
 def basis_for_verdict() -> sa.ColumnElement[bool]:

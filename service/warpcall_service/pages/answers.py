@@ -9,8 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from warpcall.jobs.results import status_shown
 from warpcall_service.drawing import numbers
-from warpcall_service.pages.results import STATUSES, Summary, case_name, colours, rivals_of
+from warpcall_service.pages.results import (
+    RIGHT,
+    STATUSES,
+    Summary,
+    case_name,
+    colours,
+    rivals_of,
+)
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job
 
@@ -23,9 +31,11 @@ class Answer:
 
     Attributes:
         counts: number of cases by verdict; those whose ratio has no interval as "unsure", those
-            without a time as "failed".
+            whose times cannot be compared as "incomparable", those that were only checked, and are
+            right, as "right", and those without a time as "failed".
         logs: logarithms of its ratios.
         statuses: number of cases without a time, by reason.
+        reasons: number of cases whose times cannot be compared, by reason.
     """
 
     name: str
@@ -33,6 +43,7 @@ class Answer:
     counts: Counter[str] = field(default_factory=Counter)
     logs: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -58,7 +69,7 @@ class Answer:
     def segments(self) -> list[tuple[str, float, float]]:
         """Each verdict that occurs, with place and width in a bar in percent."""
         found, begin = [], 0.0
-        for verdict in (*VERDICTS, "unsure", "failed"):
+        for verdict in (*VERDICTS, "unsure", "right", "incomparable", "failed"):
             if share := 100 * self.counts[verdict] / self.total:
                 found.append((verdict, round(begin, 2), round(share, 2)))
                 begin += share
@@ -75,6 +86,8 @@ class Answer:
                 ("faster", "faster"),
                 ("inconclusive", "undecided"),
                 ("unsure", "without an interval"),
+                ("right", "right"),
+                ("incomparable", "without a verdict"),
                 ("failed", "without a time"),
             )
             if self.counts[verdict]
@@ -104,7 +117,11 @@ def lead(first: str, answers: Sequence[Answer]) -> str:
     """The answer in a sentence or two, from the first implementation's point of view."""
     rivals = [one for one in answers if one.name != LIMIT and one.typical]
     if not rivals:
-        return ""
+        return " ".join(
+            f"{one.name} is right in {one.counts['right']} of {numbers.count(one.total, 'case')}."
+            for one in answers
+            if one.counts["right"]
+        )
     parts, unsure = [], 0
     for one in rivals[:3]:
         assert one.typical is not None
@@ -138,6 +155,15 @@ def failures(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
+def without_verdict(answers: Sequence[Answer]) -> list[str]:
+    """On which implementations there is no verdict, in how many cases, and why, in sentences."""
+    return [
+        f"{one.name}: no verdict in {number} of {numbers.count(one.total, 'case')}, because {reason}."
+        for one in answers
+        for reason, number in one.reasons.most_common()
+    ]
+
+
 def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[HeatRow]]:
     """The comparison of each implementation with the first one, and the heat map of the ratios."""
     names: list[str] = json.loads(job.implementations)
@@ -148,20 +174,27 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
     grid: dict[int, dict[str, Cell]] = {}
     least: dict[int, float] = {}
     keys: dict[int, str] = {}
-    for position, key, _, name, status, columns, _ in summaries:
+    for position, key, _, name, status, columns, _, no_verdict in summaries:
         if name == names[0]:
             continue
         keys[position] = key
-        relative = (columns.get("relative") or {}) if status == "ok" else {}
-        verdict = relative.get("verdict")
+        compared = status == "ok" and not no_verdict
+        relative = (columns.get("relative") or {}) if compared else {}
+        instead = status_shown(status, columns["median_us"])
         answer = found[name]
-        answer.counts[_kind(relative)] += 1
+        if instead:
+            answer.counts["right" if instead == RIGHT else "failed"] += 1
+        elif no_verdict:
+            answer.counts["incomparable"] += 1
+            answer.reasons[no_verdict] += 1
+        else:
+            answer.counts[_kind(relative)] += 1
         if status != "ok":
             answer.statuses[status] += 1
-        if relative.get("ratio"):
-            answer.logs.append(math.log(relative["ratio"]))
         ratio = relative.get("ratio")
-        grid.setdefault(position, {})[name] = _cell(ratio, verdict, status)
+        if ratio:
+            answer.logs.append(math.log(ratio))
+        grid.setdefault(position, {})[name] = _cell(relative, instead, no_verdict)
         if ratio and name != LIMIT:
             least[position] = min(ratio, least.get(position, math.inf))
     none = Cell("", "no")
@@ -186,9 +219,16 @@ def _kind(relative: Mapping[str, Any]) -> str:
     return verdict if verdict in VERDICTS else "failed"
 
 
-def _cell(ratio: float | None, verdict: str | None, status: str) -> Cell:
+def _cell(relative: Mapping[str, Any], instead: str, no_verdict: str) -> Cell:
+    """The cell of a ratio, or of what is shown in place of a time, or for no verdict."""
+    ratio, verdict = relative.get("ratio"), relative.get("verdict")
+    if instead:
+        good = instead in (RIGHT, "unchecked")
+        return Cell(STATUSES.get(instead, instead), "no" if good else "x")
+    if no_verdict:
+        return Cell("no verdict", "no")
     if ratio is None:
-        return Cell(STATUSES.get(status, ""), "x")
+        return Cell("", "x")
     text = numbers.ratio(ratio)
     if verdict not in ("faster", "slower"):
         return Cell(text, "less" if ratio < 1 else "no")

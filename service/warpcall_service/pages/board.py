@@ -19,11 +19,12 @@ from warpcall_service.summaries.board import board, latest_op
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A case with its leaders, and the best one that does not lead."""
+    """A case with its leaders, the best one that does not lead, and those without a rank."""
 
     case: str
     name: str
     entries: list[BoardEntry]
+    unranked: list[BoardEntry]
     leaders: list[BoardEntry]
     behind: BoardEntry | None
 
@@ -71,8 +72,9 @@ def _shown(op: str, standing: Standing) -> Shown:
         standing.case,
         results.case_name(op, standing.case),
         entries,
+        standing.unranked,
         [entry for entry in entries if entry.rank == 1],
-        next((entry for entry in entries if entry.rank > 1), None),
+        next((entry for entry in entries if entry.rank != 1), None),
     )
 
 

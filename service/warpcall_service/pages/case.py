@@ -149,7 +149,7 @@ def case_page(
         readings=reading_rows(case.readings, case.rounds, PARTS),
         tenths=list(range(1, PARTS + 1)),
         spec=json.dumps(case.spec, indent=2, ensure_ascii=False),
-        statuses=results.STATUSES,
+        shown=results.shown,
         more=_columns(rows),
         data=view.data(case.job, "cases", str(case.position)),
         profiles=sorted(profiles, key=lambda one: order.get(one.implementation, len(order))),

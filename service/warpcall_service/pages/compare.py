@@ -30,6 +30,7 @@ LATEST = 30  # jobs that the form proposes
 MOST_ROWS = 500  # of the table
 ORDER = {"slower": 0, "faster": 1, "inconclusive": 2, "same": 3}
 NO_MARGIN = 4  # the order of rows without a margin: nothing can be said of them
+NO_VERDICT = 5  # the order of rows whose times are no basis for a verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class Compared:
 
     row: ComparedRow
     name: str
-    at: float
-    low: float
-    high: float
+    at: float | None
+    low: float | None
+    high: float | None
     band: tuple[float, float] | None
 
 
@@ -75,7 +76,7 @@ async def comparison_page(
             text += part
     finally:
         await parts.aclose()
-    yield await jobs.read(caller, _rows, view, bytes(text)) + after
+    yield await jobs.read(caller, comparison_rows, view, bytes(text)) + after
 
 
 def regression_page(session: Session, view: View, job_id: str, allowed: float) -> str:
@@ -131,7 +132,8 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:12]
 
 
-def _rows(session: Session, view: View, text: bytes) -> str:
+def comparison_rows(session: Session, view: View, text: bytes) -> str:
+    """The rows of a comparison, from its JSON."""
     found = checked(Comparison, pydantic_core.from_json(text))
     rows = sorted(found.rows, key=_evidence)
     axis = log_axis(
@@ -140,7 +142,7 @@ def _rows(session: Session, view: View, text: bytes) -> str:
         around=1.0,
         least_room=1.01,
     )
-    counts: Counter[str] = Counter(row.verdict for row in rows)
+    counts = Counter(row.verdict or "none" for row in rows)
     return render(
         "compare_rows.html",
         view,
@@ -149,7 +151,7 @@ def _rows(session: Session, view: View, text: bytes) -> str:
         total=len(rows),
         axis=axis,
         lead=_lead(counts, len(rows)),
-        unknown=sum(row.margin is None for row in rows),
+        unknown=sum(row.margin is None and not row.why for row in rows),
         only=[("the first", found.only_a), ("the second", found.only_b)],
         data=view.data(found.a, "compare", *([] if view.share else [found.b])),
     )
@@ -157,6 +159,8 @@ def _rows(session: Session, view: View, text: bytes) -> str:
 
 def _evidence(row: ComparedRow) -> tuple[int, float]:
     """What is surely different comes first, by how far its interval is from the margin."""
+    if row.ratio is None or row.verdict is None:
+        return NO_VERDICT, 0.0
     low, high = math.log(row.ratio_low or row.ratio), math.log(row.ratio_high or row.ratio)
     beyond = max(low, -high) - (row.margin or 0.0)
     return NO_MARGIN if row.margin is None else ORDER[row.verdict], -beyond
@@ -168,14 +172,9 @@ def _compared(row: ComparedRow, axis: LogAxis) -> Compared:
     if row.margin is not None:
         begin, end = axis.at(math.exp(-row.margin)), axis.at(math.exp(row.margin))
         band = (begin, round(end - begin, 2))
-    return Compared(
-        row,
-        results.case_name(op, row.case),
-        axis.at(row.ratio),
-        axis.at(row.ratio_low or row.ratio),
-        axis.at(row.ratio_high or row.ratio),
-        band,
-    )
+    ends = (row.ratio, row.ratio_low or row.ratio, row.ratio_high or row.ratio)
+    at, low, high = (None if end is None else axis.at(end) for end in ends)
+    return Compared(row, results.case_name(op, row.case), at, low, high, band)
 
 
 def _lead(counts: Counter[str], total: int) -> str:
@@ -188,9 +187,10 @@ def _lead(counts: Counter[str], total: int) -> str:
             ("faster", "faster"),
             ("same", "the same"),
             ("inconclusive", "undecided"),
+            ("none", "without a verdict"),
         )
         if counts[verdict]
     ]
-    if counts["inconclusive"] == total:
+    if counts["inconclusive"] + counts["none"] == total:
         return f"No difference is certain in {numbers.count(total, 'row')}."
     return f"The second job is {', '.join(parts)} of {numbers.count(total, 'row')}."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from warpcall.jobs.results import History, HistoryPoint
+from warpcall.jobs.results import History, HistoryPoint, can_conclude
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.drawing.steps import Level, levels
@@ -22,7 +22,7 @@ LATEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A measurement that has a time. Places are in percent, y from the top."""
+    """A measurement whose time is a basis for a verdict. Places are in percent, y from the top."""
 
     point: HistoryPoint
     x: float
@@ -68,6 +68,7 @@ def history_page(session: Session, view: View, op: str, implementation: str, cas
         diagram=diagram,
         intervals=any(point.measurement.ci_low_us for point in found.points),
         lead=lead,
+        shown=results.shown,
         LATEST=LATEST,
         data=view.url(
             "v1", "jobs", "history", op=op, implementation=implementation, case=case, limit=MOST
@@ -79,7 +80,9 @@ def _diagram(history: History) -> tuple[Diagram | None, str]:
     timed = [
         (point, row.median_us, 1 / row.share_of_limit)
         for point in reversed(history.points)
-        if (row := point.measurement).median_us and row.share_of_limit
+        if (row := point.measurement).median_us
+        and row.share_of_limit
+        and can_conclude(row.status, row.tags)
     ]
     if not timed:
         return None, ""

@@ -98,7 +98,7 @@ def job_frame(
         sequence=last_sequence(session, row) if running else 0,
         phases=bar(phases(session, row)) if running else [],
         current=_case_now(session, row) if running else "",
-        remarks=job_results.remarks(row),
+        remarks=job_results.device_remarks(row),  # the page shows the detail of the job above
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
         sharing=sharing(session, view, job),
@@ -128,7 +128,9 @@ def job_rest(
         implementations=implementations,
         running=running,
         answers=found,
-        failures=answers.failures(found),
+        # The detail of a partial job names its failures.
+        failures=[] if row.state == "partial" else answers.failures(found),
+        without_verdict=answers.without_verdict(found),
         heat=_heat(heat, all_ratios),
         heat_total=len(heat),
         blocks=blocks[:PAGE_CASES],

@@ -14,10 +14,11 @@ import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs.results import Measurement
+from warpcall.jobs.results import Measurement, status_shown
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
-from warpcall_service.jobs.results import measurement
+from warpcall_service.jobs import conclusions
+from warpcall_service.jobs.results import by_case, measurement
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
@@ -25,13 +26,15 @@ from warpcall_service.store.tables import Measurement as Row
 COLOURS = 7  # of implementations; the eighth, grey, is for the copy
 # What a tag of a case or an implementation means, for readers.
 TAGS = {
-    "suspect": "more than 1.03 times as fast as a copy of the same bytes: not to be relied on until a "
-    "run in another process agrees",
+    "suspect": "more than 1.03 times as fast as a copy of the same bytes: there is no verdict, and no "
+    "rank, until a run in another process agrees",
     "unstable": "more than a fifth of the rounds were disturbed",
     "power capped": "the GPU ran at its power limit, which is a steady state: the times count",
     "cache warm": "the inputs are so small that they do not fill the L2 cache, and may be in it",
     "not captured": "its calls cannot be captured in a CUDA graph, so launches are part of the time",
-    "interpreted": "Triton interprets this kernel, because there is no GPU",
+    "interpreted": "Triton interprets this kernel, because there is no GPU, so there is no verdict",
+    "unconfirmed": "the server's own clock did not confirm the times that the process of this "
+    "implementation reported, so there is no verdict",
 }
 STATUSES = {
     "error": "raised an exception",
@@ -40,7 +43,11 @@ STATUSES = {
     "oom": "out of memory",
     "cuda_error": "CUDA error",
     "invalid": "invalid time",
+    "timeout": "did not end in time",
+    "crashed": "its process crashed",
+    "unchecked": "not checked",
 }
+RIGHT = "right"  # what is shown for a result that was checked and not timed
 
 
 class Summary(NamedTuple):
@@ -50,6 +57,8 @@ class Summary(NamedTuple):
         key, spec: of the case.
         columns: of the result; see the table.
         limit_us: the time of the copy.
+        no_verdict: why its time cannot be compared with that of the first implementation, for
+            readers; empty if it can be, or if its status says why.
     """
 
     position: int
@@ -59,6 +68,7 @@ class Summary(NamedTuple):
     status: str
     columns: Mapping[str, Any]
     limit_us: float | None
+    no_verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +84,8 @@ class Plotted:
 
     @property
     def status(self) -> str:
-        """Why there is no time, in words; empty if there is one."""
-        return "" if self.row.status == "ok" else STATUSES.get(self.row.status, self.row.status)
+        """What is shown in place of a time, in words; empty if there is one."""
+        return shown(self.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,12 @@ class Block:
     band: tuple[float, float] | None
     why: list[str]
     converged: bool
+
+
+def shown(row: Measurement) -> str:
+    """What is shown in place of a row's time, in words; empty if it has a valid time."""
+    status = status_shown(row.status, row.median_us)
+    return STATUSES.get(status, status)
 
 
 def colours(implementations: Sequence[str]) -> dict[str, int]:
@@ -123,11 +139,30 @@ def summaries(session: Session, job: Job) -> list[Summary]:
         .where(Row.job_number == job.number)
         .order_by(Row.position)
     )
+    read = [
+        (position, name, status, pydantic_core.from_json(columns), limit_us)
+        for position, name, status, columns, limit_us in rows
+    ]
+    first = json.loads(job.implementations)[0]
+    against = {
+        position: conclusions.reason(name, status, columns["tags"])
+        for position, name, status, columns, _ in read
+        if name == first
+    }
     return [
         Summary(
-            position, *of_case[position], name, status, pydantic_core.from_json(columns), limit_us
+            position,
+            *of_case[position],
+            name,
+            status,
+            columns,
+            limit_us,
+            ""
+            if status != "ok"
+            else conclusions.reason(name, status, columns["tags"], "its times")
+            or against.get(position, ""),
         )
-        for position, name, status, columns, limit_us in rows
+        for position, name, status, columns, limit_us in read
     ]
 
 
@@ -149,21 +184,24 @@ def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Bloc
             Row.position, Row.implementation, Row.source_sha256, Row.problem_sha256, Row.summary
         ).where(Row.job_number == job.number, Row.position.in_([case.position for case in cases]))
     ).all()
-    by_case: dict[int, list[Measurement]] = {case.position: [] for case in cases}
+    by_position: dict[int, list[Measurement]] = {case.position: [] for case in cases}
     keys = {case.position: case.key for case in cases}
-    for position, name, source, problem, summary in rows:
-        found_row = measurement(position, keys[position], name, source, problem, summary)
-        by_case[position].append(found_row)
-    for found in by_case.values():
-        found.sort(key=lambda row: names.index(row.implementation))
+    for one in by_case(
+        (
+            measurement(position, keys[position], name, source, problem, summary)
+            for position, name, source, problem, summary in rows
+        ),
+        names,
+    ):
+        by_position[one.position].append(one)
     results = {
         case.position: pydantic_core.from_json(zlib.decompress(case.result)) for case in cases
     }
-    scales = {position: _scale(found) for position, found in by_case.items()}
+    scales = {position: _scale(found) for position, found in by_position.items()}
     axis = log_axis(
         [
             value
-            for position, found in by_case.items()
+            for position, found in by_position.items()
             for value in (
                 *(end for row in found for end in _ends(row, scales[position])),
                 _share(_limit_us(results[position]), scales[position]),
@@ -175,17 +213,19 @@ def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Bloc
     chosen = colours(names)
     return [
         _block(job.op, keys[position], found, results[position], scales[position], axis, chosen)
-        for position, found in by_case.items()
+        for position, found in by_position.items()
     ], axis
 
 
 def _scale(rows: Sequence[Measurement]) -> float | None:
-    """The time to which a case's times are relative in its plot: that of the first with a time."""
-    return next((row.median_us for row in rows if row.median_us), None)
+    """The time to which a case's times are relative in its plot: the first valid one."""
+    return next((row.median_us for row in rows if row.status == "ok" and row.median_us), None)
 
 
 def _ends(row: Measurement, scale: float | None) -> tuple[float | None, float | None, float | None]:
-    """The time relative to the first one's, and its interval."""
+    """The time relative to the first one's, and its interval; None without a valid time."""
+    if row.status != "ok":
+        return None, None, None
     if row.ratio is not None:
         return row.ratio, row.ratio_low or row.ratio, row.ratio_high or row.ratio
     middle = _share(row.median_us, scale)
@@ -215,8 +255,6 @@ def _block(
     plotted = []
     for row in rows:
         at, low, high = (None if end is None else axis.at(end) for end in _ends(row, scale))
-        if row.status != "ok":
-            at = low = high = None
         colour = chosen.get(row.implementation, COLOURS)
         plotted.append(Plotted(row, colour, at, low, high, _why(row, margin)))
     limit_us = _limit_us(result)

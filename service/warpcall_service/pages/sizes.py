@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpcall.jobs.results import can_conclude
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_service.pages.results import Summary, colours
@@ -75,9 +76,9 @@ class _Point(NamedTuple):
 def panels(job: Job, summaries: Iterable[Summary]) -> list[Panel]:
     """Two diagrams, bandwidth and time, for each group of cases that differ only in shapes."""
     groups: dict[str, dict[str, list[_Point]]] = defaultdict(lambda: defaultdict(list))
-    for _, _, spec, name, status, columns, limit_us in summaries:
+    for _, _, spec, name, status, columns, limit_us, _ in summaries:
         median_us, gb_per_s = columns.get("median_us"), columns.get("gb_per_s")
-        if status == "ok" and median_us and gb_per_s and "suspect" not in columns["tags"]:
+        if can_conclude(status, columns["tags"]) and median_us and gb_per_s:
             # The bandwidth is the bytes over the median, so that this is a whole number.
             point = _Point(round(gb_per_s * median_us * 1e3), median_us, limit_us)
             groups[_group(spec)][name].append(point)

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from warpcall import __version__
 from warpcall.errors import Problem
+from warpcall.jobs.results import why_no_verdict
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.compiled_templates import CompiledTemplates
 from warpcall_service.formats.compressed import Compressed, PartsCompressor, accepts_gzip
@@ -163,6 +164,7 @@ def _environment() -> Environment:
         )
     }
     made.globals["plus_minus"] = numbers.plus_minus
+    made.globals["why_no_verdict"] = why_no_verdict
     made.globals["rest_here"] = REST
     return made
 

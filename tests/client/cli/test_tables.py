@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rich.console import Console
 
@@ -217,7 +219,12 @@ def test_a_comparison_names_what_is_no_basis_for_a_verdict() -> None:
 
 
 def test_a_history_marks_what_is_no_basis_for_a_verdict() -> None:
-    given = [{}, {"tags": ["suspect"]}, {"status": "invalid"}, {"median_us": None}]
+    given: list[dict[str, Any]] = [
+        {},
+        {"tags": ["suspect"]},
+        {"status": "invalid"},
+        {"median_us": None},
+    ]
     points = [
         {
             "job": "j1", "user": "ann", "finished_at": "2026-01-01T00:00:00.000Z",

@@ -110,7 +110,11 @@ def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behin
     done = ended(http, job)
 
     found = {m["implementation"]: m for m in results(http, job)["measurements"][:3]}
-    assert (done["state"], done["exit_class"]) == ("succeeded", "ok")
+    assert (done["state"], done["exit_class"]) == ("partial", "wrong_result")
+    assert done["detail"] == (
+        "wrong has no time in 40 of 40 cases: wrong_result in 40; "
+        "refuse has no time in 40 of 40 cases: compile_error in 40"
+    )
     assert {name: m["status"] for name, m in found.items()} == {
         "fork": "ok",
         "wrong": "wrong_result",

@@ -48,7 +48,8 @@ def test_a_job_times_uploads_beside_the_others(lab: Lab) -> None:
         found = results(bob, job)
         rows = {row["implementation"]: row for row in found["measurements"]}
 
-    assert job["state"] == "succeeded", job
+    assert (job["state"], job["exit_class"]) == ("partial", "wrong_result"), job
+    assert job["detail"] == f"{version} has no time in 1 of 1 case: wrong_result in 1"
     assert job["implementations"] == ["warpcall", "ann/kernel", version]
     assert job["sources"]["ann/kernel"] == kernel["sha256"]
     assert job["sources"][version] == wrong["sha256"]
@@ -56,6 +57,7 @@ def test_a_job_times_uploads_beside_the_others(lab: Lab) -> None:
     assert [row["status"] for row in rows.values()] == ["ok", "ok", "wrong_result"]
     assert rows["ann/kernel"]["source_sha256"] == kernel["sha256"]
     assert "interpreted" in rows["ann/kernel"]["tags"]
+    assert rows["ann/kernel"]["verdict"] is None
     assert "interpreted" not in rows["warpcall"]["tags"]
     assert found["remarks"][1].startswith("no GPU: Triton interprets the kernels of uploads")
 
