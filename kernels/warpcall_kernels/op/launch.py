@@ -70,8 +70,8 @@ def take_metas(takes: bool) -> None:
 def interpret_only_others() -> None:
     """Run plain torch for tensors on the CPU, although this process has TRITON_INTERPRET=1.
 
-    A process that times uploaded kernels without a GPU interprets these. Our ops compute there as
-    they do in every other process without a GPU, so that their times can be compared.
+    A process that runs uploaded kernels without a GPU interprets these. Our ops, which uploads may
+    call, compute there as they do in every other process without a GPU.
     """
     global _others_are_interpreted
     _others_are_interpreted = True

@@ -296,13 +296,14 @@ class UploadLaunch(TypedDict):
         sandbox: None if they run with the server's rights.
         environment: variables beside those of the sandbox or of the server.
         device: as they name it: in a sandbox the only GPU is "cuda:0".
-        threads: as in `Task`.
+        threads, memory_bytes: as in `Task`.
     """
 
     sandbox: Launch | None
     environment: dict[str, str]
     device: str
     threads: int
+    memory_bytes: int
 
 
 class StartUpload(TypedDict):

@@ -220,7 +220,7 @@ class PeerStarter:
         RuntimeError, OSError: the process cannot be started.
     """
 
-    def __init__(self, reaper: Reaper, module: str = UPLOAD_MODULE) -> None:
+    def __init__(self, reaper: Reaper, module: str) -> None:
         self._reaper = reaper
         self._module = module
         self._ahead: Peer | Exception | None = None

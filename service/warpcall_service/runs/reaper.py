@@ -42,7 +42,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--module", required=True)
     parser.add_argument("--sandbox", default="")  # a `Launch` as JSON; empty means no sandbox
-    parser.add_argument("--uploads", default="")  # an `UploadLaunch` as JSON; empty for a check
+    # An `UploadLaunch` as JSON, "null" for a job that runs no code of users; empty for a check.
+    parser.add_argument("--uploads", default="")
     parser.add_argument("--log-fd", type=int)  # what upload processes print
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -8,7 +8,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from warpcall.jobs import ExitClass
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello, frame
 from warpcall_service.lanes.worker_handle import torch_environment
+from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.events import (
@@ -26,7 +27,7 @@ from warpcall_service.runs.events import (
     StateChanged,
 )
 from warpcall_service.runs.frames import FrameReader, FrameRefused
-from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, Task
+from warpcall_service.runs.messages import TAG_VARIABLE, JobTask, ReaperReport, Task, UploadLaunch
 from warpcall_service.runs.one_shot import MAX_LOG_BYTES
 from warpcall_service.runs.sandbox import Sandbox, gpu_of
 from warpcall_service.settings import Settings
@@ -79,7 +80,6 @@ class Run:
         on_event: OnEvent,
     ) -> None:
         self._task = task
-        self._foreign = bool(task["uploads"] or task["problem"])  # whether it runs users' code
         self._tag = tag
         self._lane = lane
         self._lease = lease
@@ -109,29 +109,45 @@ class Run:
             OSError: no process can be started.
         """
         task = self._task
-        options = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
-        # Triton interprets uploaded kernels where there is no GPU. It reads the variable when it is
-        # imported.
-        interprets = self._foreign and task["device"] == "cpu"
-        more = {"TRITON_INTERPRET": "1"} if interprets else {}
+        options: dict[str, object] = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
+        options["uploads"] = json.dumps(self._upload_launch())
+        with contextlib.ExitStack() as opened:
+            log = ChildLog(f"uploaded code of a job of {task['op']}", MAX_LOG_BYTES)
+            opened.callback(log.close)
+            try:
+                reaper = ChildProcess(
+                    REAPER_MODULE,
+                    f"a job of {task['op']}",
+                    options,
+                    {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
+                    fds={"log": log.fd},
+                    environment={**torch_environment(), TAG_VARIABLE: self._tag},
+                )
+            finally:
+                log.started()
+            opened.callback(reaper.close)
+            return await self._supervise(reaper)
+
+    def _upload_launch(self) -> UploadLaunch | None:
+        """How the job's upload processes are started; None if it runs no code of users."""
+        task = self._task
+        if not (task["uploads"] or task["problem"]):
+            return None
+        sandbox, device = None, task["device"]
         if task["sandboxed"]:
             profile = task.get("profile")
-            launch = Sandbox(self._settings).launch(
-                gpu=gpu_of(task["device"], self._lane), ncu=profile["ncu"] if profile else ""
-            )
-            for name, value in more.items():
-                launch["arguments"] += ["--setenv", name, value]
-            options["sandbox"] = json.dumps(launch)
-        reaper = ChildProcess(
-            REAPER_MODULE,
-            f"a job of {task['op']}",
-            options,
-            {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
-            environment={**torch_environment(), **more, TAG_VARIABLE: self._tag},
-            max_log_bytes=MAX_LOG_BYTES if self._foreign else None,
-        )
-        with contextlib.closing(reaper):
-            return await self._supervise(reaper)
+            ncu = profile["ncu"] if profile else ""
+            gpu = gpu_of(device, self._lane)
+            sandbox = Sandbox(self._settings).launch(gpu=gpu, ncu=ncu)
+            device = "cpu" if gpu is None else "cuda:0"  # the only one that it sees
+        return {
+            "sandbox": sandbox,
+            # Triton interprets kernels where there is no GPU. It reads it when it is imported.
+            "environment": {"TRITON_INTERPRET": "1"} if device == "cpu" else {},
+            "device": device,
+            "threads": task["threads"],
+            "memory_bytes": task["memory_bytes"],
+        }
 
     async def _supervise(self, reaper: ChildProcess) -> Outcome:
         reading_messages = asyncio.create_task(self._read_messages(reaper.sockets["server"]))
@@ -193,9 +209,12 @@ class Run:
         reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
         frames = FrameReader(self._task, reader)
         try:
-            # In the sandbox the only GPU is the first one.
-            inside = self._task["sandboxed"] and self._task["device"] != "cpu"
-            writer.write(frame({**self._task, "device": "cuda:0"} if inside else self._task))
+            task: JobTask = {
+                **self._task,
+                "call_s": self._settings.upload_call_s,
+                "compile_s": self._settings.upload_compile_s,
+            }
+            writer.write(frame(task))
             while True:
                 kind, value = await frames.read()
                 self._last_message = time.monotonic()
@@ -211,12 +230,8 @@ class Run:
         match kind:
             case "hello":
                 self._ready = True
-                # Uploaded code may have run before this message, so its word does not count.
-                known: Mapping[str, Any] = self._lane if self._foreign else value
                 self._on_event(
-                    EnvironmentKnown(
-                        known["fingerprint"], known["environment"], known.get("sources")
-                    )
+                    EnvironmentKnown(value["fingerprint"], value["environment"], value["sources"])
                 )
             case "want":
                 self._on_event(StateChanged("waiting_gpu"))
@@ -231,8 +246,7 @@ class Run:
             case "progress":
                 self._on_event(Progress(value))
             case "result":
-                case = {**value["case"], "device": self._task["device"]}
-                self._on_event(CaseMeasured(value["position"], case))
+                self._on_event(CaseMeasured(value["position"], value["case"]))
             case "profile":
                 if value is not None:
                     self._on_event(value)

@@ -103,8 +103,8 @@ def start(
                 cgroup.remove()
             raise CannotStart(f"bubblewrap cannot be started: {error}") from None
         writing.close()
-        text = info.read()  # to its end: bubblewrap closes it before it starts the module
-    return Sandboxed(process, json.loads(text)["child-pid"] if text else 0, cgroup)
+        known = info.read()  # to its end: bubblewrap closes it before it starts the module
+    return Sandboxed(process, json.loads(known)["child-pid"] if known else 0, cgroup)
 
 
 def status_inside(status: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import resource
 import socket
 
 from warpcall_service.lanes.messages import frame
@@ -21,7 +22,9 @@ def start() -> tuple[argparse.Namespace, socket.socket]:
     Returns:
         Its arguments `device` and `threads`, and its socket to the job's process.
     """
-    args = child.start(server_fd=int, device=str, threads=int)
+    args = child.start(server_fd=int, device=str, threads=int, memory_bytes=int)
+    # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
+    resource.setrlimit(resource.RLIMIT_DATA, (args.memory_bytes,) * 2)
     libc = ctypes.CDLL(None)
     # Processes whose parents have ended stay below this one, where the job's process finds them.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -65,16 +65,17 @@ class UploadProcesses:
 
     Args:
         requests: the reaper's end of the socket to the job's process.
+        launch: None if the job may start none.
         log_fd: where they write what they print.
     """
 
-    def __init__(self, requests: socket.socket, launch: UploadLaunch, log_fd: int) -> None:
+    def __init__(self, requests: socket.socket, launch: UploadLaunch | None, log_fd: int) -> None:
         self._requests = requests
         self._launch = launch
         self._log_fd = log_fd
         self._processes: dict[int, _Process] = {}
         self._sandbox: Launch | None = None
-        if launch["sandbox"] is not None:
+        if launch is not None and launch["sandbox"] is not None:
             pairs = launch["environment"].items()
             variables = [part for name, value in pairs for part in ("--setenv", name, value)]
             arguments = [*launch["sandbox"]["arguments"], *variables]
@@ -177,11 +178,10 @@ class UploadProcesses:
 
     def _started(self, number: int, module: str, fd: int, tag: str) -> _Process:
         launch = self._launch
-        options = [
-            f"--server-fd={fd}",
-            f"--device={launch['device']}",
-            f"--threads={launch['threads']}",
-        ]
+        if launch is None:
+            raise sandboxed.CannotStart("the job was started without uploads")
+        options = [f"--server-fd={fd}", f"--device={launch['device']}"]
+        options += [f"--threads={launch['threads']}", f"--memory-bytes={launch['memory_bytes']}"]
         if self._sandbox is None:
             child = subprocess.Popen(  # nosec B603
                 [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", *options],

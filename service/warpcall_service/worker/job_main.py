@@ -1,6 +1,7 @@
 """The process of one job: python -m warpcall_service.worker.job_main, started by the job's reaper.
 
-It measures the cases of its `Task` in one thread, and returns the device after each timed block.
+It measures the cases of its task in one thread, and returns the device after each timed block. Code
+of users never runs in it: each upload, and the problem, has an upload process (`runs.peers`).
 """
 
 from __future__ import annotations
@@ -14,36 +15,42 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
-from warpcall_service.runs import temporary
-from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task, version_of
+from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, JobTask, version_of
+from warpcall_service.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_service.text import MAX_ERROR_CHARS, error_text
+from warpcall_service.worker import profile_peer, profiles
+from warpcall_service.worker.profile_peer import PROFILE_MODULE
 
 if TYPE_CHECKING:
     import torch
 
-    from warpcall_kernels import Op
+    from warpcall_kernels.measuring import JobCase, Lease, RemoteProblem
 
 PROGRESS_S = 0.5  # between two frames about the same phase
 
 
 def main() -> None:
     """Receive the task, measure, and send the results."""
-    args = child.start(server_fd=int)
-    with socket.socket(fileno=args.server_fd) as sock:
+    args = child.start(server_fd=int, reaper_fd=int)
+    with (
+        socket.socket(fileno=args.server_fd) as sock,
+        socket.socket(fileno=args.reaper_fd) as to_reaper,
+    ):
         text = read_frame(sock)
         if text is None:
             return
-        task: Task = json.loads(text)
+        task: JobTask = json.loads(text)
         # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
         resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
         connection = _ServerConnection(sock)
         try:
-            _measure(task, connection)
+            _measure(task, connection, Reaper(to_reaper))
         except Exception as error:  # noqa: BLE001  # any error ends the job
             connection.send("ended", {"class": _class(error), "detail": error_text(error)})
         else:
@@ -105,18 +112,18 @@ class _ServerConnection:
                 self.send("release", True)
 
 
-def _measure(task: Task, server: _ServerConnection) -> None:
+def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
+    uploads = {upload["name"]: PeerStarter(reaper, UPLOAD_MODULE) for upload in task["uploads"]}
+    of_problem = PeerStarter(reaper, UPLOAD_MODULE)
+    # They import torch while this process does.
+    for starter in (*([of_problem] if task["problem"] else []), *uploads.values()):
+        starter.start_ahead()
     with quick_imports():
         import torch
 
         from warpcall_kernels import measuring
-        from warpcall_kernels.op import launch
-        from warpcall_service.worker import operator_code, uploaded
+        from warpcall_service.worker import operator_code
 
-    # See `runs.runner`.
-    interprets = bool(task["uploads"] or task["problem"]) and task["device"] == "cpu"
-    if interprets:
-        launch.interpret_only_others()
     device = torch.device(task["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -126,24 +133,35 @@ def _measure(task: Task, server: _ServerConnection) -> None:
     sources = dict.fromkeys((i.name for i in measuring.shipped()), measuring.kernels_sha256())
     sources |= operator_code.load_for_job(task["modules"])
     for upload in task["uploads"]:
-        sources[upload["name"]] = version_of(upload["op"], upload["function"], upload["source"])
-    with temporary.folder() as folder:
-        uploaded.load(task["uploads"], folder, interpreted=interprets)
-        op: Op | str = task["op"]
-        if task["problem"] is not None:
-            op = uploaded.load_problem(task["problem"], folder, interpreted=interprets)
-        _measure_cases(task, op, server, device, sources)
+        name, source = upload["name"], upload["source"]
+        sources[name] = version_of(upload["op"], upload["function"], source)
+        process = measuring.RemoteProcess(uploads[name], {"upload": upload})
+        measuring.register(
+            measuring.remote_implementation(name, upload["op"], process, _tags(task, source))
+        )
+    problem = task["problem"]
+    if problem is None:
+        make_case = functools.partial(measuring.make_case, task["op"])
+    else:
+        remote = measuring.remote_problem(of_problem, {"problem": problem})
+        make_case = functools.partial(_case_of_problem, remote, _tags(task, problem["source"]))
+    _measure_cases(task, make_case, server, device, sources)
+    if task.get("profile") is not None:
+        _make_profiles(task, make_case, server, reaper, device)
+
+
+def _tags(task: JobTask, source: str) -> tuple[str, ...]:
+    """Remarks on results of a source: without a GPU Triton interprets its kernels."""
+    return ("interpreted",) if task["device"] == "cpu" and "triton" in source else ()
 
 
 def _measure_cases(
-    task: Task,
-    op: Op | str,
+    task: JobTask,
+    make_case: Callable[[Any], JobCase],
     server: _ServerConnection,
     device: torch.device,
     sources: Mapping[str, str],
 ) -> None:
-    import torch
-
     from warpcall_kernels import measuring
 
     found = measuring.fingerprint(device)
@@ -153,70 +171,82 @@ def _measure_cases(
         "sources": {name: sources[name] for name in task["implementations"] if name in sources},
     }
     server.send("hello", hello)
+    for position, spec in task["cases"]:
+        result = measuring.measure(
+            make_case(spec),
+            task["implementations"],
+            device,
+            measuring.PRECISIONS[task["precision"]],
+            seed=task["seed"] + position,
+            lease=_lease(server, device),
+            progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
+            deadlines=measuring.Deadlines(task["call_s"], task["compile_s"]),
+        )
+        server.send("result", {"position": position, "case": result.to_json()})
+        if result.device_lost:
+            raise DeviceLost("an error that sticks ended the use of the device")
+        for one in result.implementations:
+            if one.status != "ok":
+                _leave_out_profile(task, position, one.name)
+
+
+def _lease(server: _ServerConnection, device: torch.device) -> Lease:
+    import torch
 
     def settle() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    timed: dict[int, set[str]] = {}  # by position
-    for position, spec in task["cases"]:
-        result = measuring.measure(
-            measuring.make_case(op, spec),
-            task["implementations"],
-            device,
-            measuring.PRECISIONS[task["precision"]],
-            seed=task["seed"] + position,
-            lease=lambda: server.lease(settle),
-            progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
-        )
-        server.send("result", {"position": position, "case": result.to_json()})
-        if result.device_lost:
-            raise DeviceLost("an error that sticks ended the use of the device")
-        timed[position] = {one.name for one in result.implementations if one.status == "ok"}
+    return lambda: server.lease(settle)
+
+
+def _leave_out_profile(task: JobTask, position: int, name: str) -> None:
     if (wanted := task.get("profile")) is not None:
-        for position, spec, names in wanted["cases"]:
-            for name in names:
-                if name in timed.get(position, names):
-                    made, error = _profile(task, op, position, spec, name, server, settle)
-                    files = PROFILE_FILES[wanted["profiler"]]
-                    for file in files if not error else files[-1:]:
-                        server.send_profile(position, name, file, made.get(file, b""), error)
+        for number, _, names in wanted["cases"]:
+            if number == position and name in names:
+                names.remove(name)
 
 
-def _profile(
-    task: Task,
-    op: Op | str,
-    position: int,
-    spec: Any,
-    name: str,
+def _make_profiles(
+    task: JobTask,
+    make_case: Callable[[Any], JobCase],
     server: _ServerConnection,
-    settle: Callable[[], None],
-) -> tuple[Mapping[str, bytes], str]:
-    """The files of the profile of an implementation in a case, and why there are none.
+    reaper: Reaper,
+    device: torch.device,
+) -> None:
+    """Make the profiles of the task; those that run code of users, each in a process of its own.
 
-    All times have been measured before: the profiler would slow down what follows it.
+    All times have been measured before: a profiler would slow down what follows it.
     """
-    from warpcall_kernels import measuring
-    from warpcall_service.profilers import compiled, ncu
-    from warpcall_service.profilers.program import NoProfile
-
-    wanted = task["profile"]
+    wanted, lease = task["profile"], _lease(server, device)
     assert wanted is not None
-    lease = functools.partial(server.lease, settle)
-    try:
-        case = measuring.make_case(op, spec)
-        if wanted["profiler"] == "torch":
-            most_bytes = wanted["most_bytes"]
-            trace = measuring.trace(case, name, task["device"], most_bytes=most_bytes, lease=lease)
-            return {"trace.json": trace}, ""
-        if wanted["profiler"] == "compile":
-            return {"compiled.json": compiled.report_of_job(task, position, name)}, ""
-        files = ncu.profile_of_job(task, position, case.key, name, lease)
-        return {"ncu-rep": files.report, "ncu.txt": files.text}, ""
-    except (measuring.ProfileFailed, NoProfile) as error:
-        return {}, str(error)
-    except Exception as error:  # noqa: BLE001  # such as too little memory for the inputs
-        return {}, error_text(error)
+    cases: dict[int, JobCase | Exception] = {}
+    for position, spec, names in wanted["cases"]:
+        if names:
+            try:
+                cases[position] = make_case(spec)
+            except Exception as error:  # noqa: BLE001  # a problem may raise anything
+                cases[position] = error
+    reaper.end_all()  # no upload takes time or memory from what is profiled
+    start = PeerStarter(reaper, PROFILE_MODULE)
+    uploads = {one["name"] for one in task["uploads"]}
+    for position, _, names in wanted["cases"]:
+        for name in names:
+            case = cases[position]
+            if isinstance(case, Exception):
+                made = profiles.Made({}, error_text(case))
+            elif task["problem"] is not None or name in uploads:
+                made = profile_peer.make(start, task, position, case.key, name, lease)
+            else:
+                made = profiles.make(task, position, case, name, lease)
+            files = PROFILE_FILES[wanted["profiler"]]
+            for file in files if not made.error else files[-1:]:
+                server.send_profile(position, name, file, made.files.get(file, b""), made.error)
+
+
+def _case_of_problem(problem: RemoteProblem, tags: tuple[str, ...], spec: Any) -> JobCase:
+    case = problem.case(spec)
+    return replace(case, op=replace(case.op, tags=tags))
 
 
 class DeviceLost(Exception):

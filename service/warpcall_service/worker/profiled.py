@@ -108,10 +108,10 @@ def _loaded(task: ChildTask, folder: Path) -> Op | str:
     from warpcall_service.worker import operator_code, uploaded
 
     operator_code.load_for_job(task["modules"])
-    uploaded.load(task["uploads"], folder, interpreted=False)
+    uploaded.register(task["uploads"], folder)
     if task["problem"] is None:
         return task["op"]
-    return uploaded.load_problem(task["problem"], folder, interpreted=False)
+    return uploaded.load_problem(task["problem"], folder)
 
 
 def _report(call: Callable[[], None], task: ChildTask, key: str, device: torch.device) -> str:

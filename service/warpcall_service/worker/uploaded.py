@@ -1,4 +1,4 @@
-"""Loads uploaded sources in a job's process: implementations to be timed, and a problem."""
+"""Imports uploaded sources in a process of their own: an implementation, or a problem."""
 
 from __future__ import annotations
 
@@ -28,41 +28,32 @@ class UploadedCodeEnded(Exception):
     """Uploaded code raised an exception that would have ended the process, such as SystemExit."""
 
 
-def load(uploads: Sequence[Upload], folder: Path, *, interpreted: bool) -> None:
-    """Import uploaded implementations and register them.
-
-    One that cannot be imported is registered, too: it fails in each case with that error.
+def load(upload: Upload, folder: Path) -> tuple[Function | None, Exception | None]:
+    """Import an uploaded implementation.
 
     Args:
-        folder: where their sources are written. Triton reads the source of kernels from files, so
-            they must stay until the last case is measured.
-        interpreted: whether Triton interprets kernels in this process. The results of sources that
-            use Triton are then tagged "interpreted", because their times say nothing about a GPU.
+        folder: where its source is written. Triton reads the source of kernels from files, so it
+            must stay until the last case is measured.
+
+    Returns:
+        Its function, or the error for which there is none.
     """
-    for number, upload in enumerate(uploads):
-        function, error = None, None
-        try:
-            stem = upload["name"].rpartition("/")[2].partition("@")[0]
-            file = folder / str(number) / f"{stem}.py"
-            module = _import(upload["source"], file, f"uploaded_{number}")
-            function = getattr(module, upload["function"])
-        except Exception as raised:  # noqa: BLE001  # uploaded code may raise anything
-            error = raised
-        except BaseException as raised:  # noqa: BLE001
-            error = _as_exception(raised)
-        tags = ("interpreted",) if interpreted and "triton" in upload["source"] else ()
-        measuring.register(
-            Implementation(
-                upload["name"], "uploaded", _builder(function, error), (upload["op"],), tags
-            )
-        )
+    stem = upload["name"].rpartition("/")[2].partition("@")[0]
+    try:
+        module = _import(upload["source"], folder / "upload" / f"{stem}.py", "uploaded")
+        function = getattr(module, upload["function"])
+    except Exception as raised:  # noqa: BLE001  # uploaded code may raise anything
+        return None, raised
+    except BaseException as raised:  # noqa: BLE001
+        return None, _as_exception(raised)
+    return _failing_alone(function), None
 
 
-def load_problem(problem: ProblemSource, folder: Path, *, interpreted: bool) -> Op:
+def load_problem(problem: ProblemSource, folder: Path) -> Op:
     """Import a problem, and make its op.
 
     Args:
-        folder, interpreted: as in `load`. The tag is on results of the reference.
+        folder: as in `load`.
 
     Raises:
         InvalidInput: it cannot be used.
@@ -75,8 +66,18 @@ def load_problem(problem: ProblemSource, folder: Path, *, interpreted: bool) -> 
         message = text(f"{name} cannot be used: {described(error, file)}")
         raise InvalidInput("op", message) from None
     reference = _failing_alone(op.reference)
-    tags = ("interpreted",) if interpreted and "triton" in source else ()
-    return replace(op, function=reference, reference=reference, tags=tags)
+    return replace(op, function=reference, reference=reference)
+
+
+def register(uploads: Sequence[Upload], folder: Path) -> None:
+    """Import uploaded implementations and register them in this process, for a profile.
+
+    One that cannot be imported is registered, too: it fails in each case with that error.
+    """
+    for upload in uploads:
+        function, error = load(upload, folder)
+        builder = _builder(function, error)
+        measuring.register(Implementation(upload["name"], "uploaded", builder, (upload["op"],)))
 
 
 def _import(source: str, file: Path, module_name: str) -> ModuleType:
@@ -99,7 +100,7 @@ def _builder(
         if error is not None:
             raise error.with_traceback(traceback)
         assert function is not None
-        return functools.partial(_failing_alone(function), **params)
+        return functools.partial(function, **params)
 
     return build
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 
-if "warpcall_service.worker.job_main" in sys.orig_argv:
+PROGRAMS = {"warpcall_service.worker.job_main", "warpcall_service.worker.upload_main"}
+
+if PROGRAMS & {*sys.orig_argv}:
     import dataclasses
 
     from warpcall_kernels import measuring

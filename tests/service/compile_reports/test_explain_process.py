@@ -25,7 +25,7 @@ REQUEST: dict[str, Any] = {
 
 
 def test_a_report_does_not_read_all_of_triton(tmp_path: Path) -> None:
-    process, sock = started("explain", tmp_path, {}, stdout=subprocess.DEVNULL)
+    process, sock = started("worker.explain", tmp_path, {}, stdout=subprocess.DEVNULL)
     with sock:
         sock.sendall(frame(REQUEST))
         answer = read_frame(sock)

@@ -113,40 +113,73 @@ def arguments(process: psutil.Process) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("source", "exit_class", "detail"),
+    ("source", "status", "error"),
     [
-        ("import os\nos._exit(3)", "killed", "exit status 3"),
-        ("import os\nos.abort()", "killed", "SIGABRT"),
-        (FORKS, "oom", "its processes together took more than"),
-        (CONNECTION + "send({'result': {}})", "invalid", "its process sent"),
-        (CONNECTION + "send(HELLO); send({'release': True})", "invalid", "a release at the wrong"),
-        (CONNECTION + "server.sendall(bytes([255]) * 4)", "invalid", "more than 2097152"),
+        ("import os\nos._exit(3)", "crashed", "exited with status 3"),
+        ("import os\nos.abort()", "crashed", "SIGABRT"),
+        (FORKS, "oom", "took too much memory"),
+        (CONNECTION + "server.sendall(bytes([255]) * 4)", "crashed", "sent what it may not"),
+        ("while True: pass", "timeout", "did not end within"),
+        (GOOD.replace("return", "os._exit(4)\n    return") + "import os\n", "crashed", "status 4"),
+        (GOOD.replace("return", "while True: pass\n    return"), "timeout", "did not end within"),
     ],
-    ids=["exit", "abort", "memory", "no-result", "release", "large"],
+    ids=["exit", "abort", "memory", "frame", "import", "call-exits", "call-hangs"],
 )
-def test_what_misbehaves_when_it_is_imported_ends_its_job(
-    source: str, exit_class: str, detail: str, tmp_path: Path
+def test_an_upload_that_misbehaves_has_a_row_and_the_job_goes_on(
+    source: str, status: str, error: str, tmp_path: Path
 ) -> None:
-    outcome, _ = run(tmp_path, source)
+    outcome, events = run(tmp_path, source, upload_compile_s=2.0, upload_call_s=2.0)
 
-    assert (outcome.exit_class, detail in outcome.detail) == (exit_class, True), outcome
-
-
-def test_an_import_that_does_not_end_ends_its_job(tmp_path: Path) -> None:
-    endless = "import time\nwhile True: time.sleep(1)"
-
-    outcome, _ = run(tmp_path, endless, start_timeout_s=12.0)
-
-    assert (outcome.exit_class, outcome.detail) == ("timeout", "it did not start within 12 s")
+    torch, mine = rows(events)
+    assert (outcome.exit_class, outcome.detail) == ("ok", "")
+    assert (torch["status"], torch["error"]) == ("ok", None)
+    assert (mine["status"], error in mine["error"]) == (status, True), mine
 
 
-def test_what_a_job_says_of_its_machine_does_not_count(tmp_path: Path) -> None:
-    faked = CONNECTION + "send(HELLO); send({'ended': {'class': 'ok', 'detail': ''}}); os._exit(0)"
+def rows(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
+    """The results of the implementations in the only case."""
+    (case,) = (event.result for event in events if isinstance(event, CaseMeasured))
+    found: list[dict[str, Any]] = case["implementations"]
+    return found
 
-    outcome, events = run(tmp_path, faked)
 
-    known = [event for event in events if isinstance(event, EnvironmentKnown)]
-    assert outcome.exit_class == "ok"
-    assert [(one.fingerprint, one.environment) for one in known] == [
-        ({"device": "of the lane"}, "of the lane")
+@pytest.mark.parametrize(
+    "code",
+    ["send(HELLO)", "send({'result': {}})", "send({'ended': {'class': 'ok', 'detail': ''}})"],
+)
+def test_an_upload_cannot_send_in_the_name_of_its_job(code: str, tmp_path: Path) -> None:
+    outcome, events = run(tmp_path, f"{CONNECTION}{code}\n{GOOD}")
+
+    torch, mine = rows(events)
+    (known,) = (event for event in events if isinstance(event, EnvironmentKnown))
+    assert (outcome.exit_class, torch["status"]) == ("ok", "ok")
+    assert mine["status"] != "ok"
+    assert "faked" not in known.environment
+
+
+def test_no_process_of_another_upload_can_be_seen(tmp_path: Path) -> None:
+    sees = """
+import os
+found = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+assert len(found) == 2, found
+"""
+    _, events = run(tmp_path, sees + GOOD)
+
+    assert [row["error"] for row in rows(events)] == [None, None]
+
+
+def test_what_uploads_of_a_job_print_is_bounded_and_no_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = '{"time": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged"}'
+    code = f"import sys\nfor _ in range(5000):\n    print({line!r}, file=sys.stderr, flush=True)\n"
+
+    run(tmp_path, code + GOOD)
+
+    written = [record.getMessage() for record in caplog.records]
+    ours = [
+        text for text in written if text.startswith("uploaded code of a job of permute wrote: ")
     ]
+    assert "dropped" in "".join(ours)
+    assert ours == [text for text in written if "forged" in text or "dropped" in text]
+    assert sum(map(len, ours)) < 80_000

@@ -84,6 +84,7 @@ def running_job(
         "environment": {**(environment or {})},
         "device": "cpu",
         "threads": 1,
+        "memory_bytes": memory_bytes,
     }
     log = folder / "log of uploads"
     control, theirs = socket.socketpair()

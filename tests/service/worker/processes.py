@@ -7,13 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.service.job_requests import BRIEF
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.runs.messages import Task
+from warpcall_service.runs.messages import JobTask, Task, UploadLaunch
 
 
 def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
@@ -21,7 +21,7 @@ def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str
 
     It must print nothing, end without an error, and delete its folder in `folder`.
     """
-    process, sock = started(module, folder, {}, stdout=subprocess.PIPE)
+    process, sock = started(f"worker.{module}", folder, {}, stdout=subprocess.PIPE)
     with sock:
         sock.sendall(frame(request))
         text = read_frame(sock)
@@ -36,34 +36,62 @@ def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str
 
 
 def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
-    """The kind and value of each frame that a job sends, up to the last one."""
-    process, sock = started("job_main", folder, {**BRIEF, "TRITON_INTERPRET": "1"}, stdout=None)
+    """The kind and value of each frame that a job sends, up to the last one.
+
+    Its uploads run without the sandbox.
+    """
+    launch: UploadLaunch = {
+        "sandbox": None,
+        "environment": {"TRITON_INTERPRET": "1"},
+        "device": task["device"],
+        "threads": task["threads"],
+        "memory_bytes": task["memory_bytes"],
+    }
+    of_job: JobTask = {**task, "call_s": 10.0, "compile_s": 60.0}
+    control, theirs = socket.socketpair()
     found: list[tuple[str, Any]] = []
-    try:
-        with sock:
-            sock.sendall(frame(task))
-            while (text := read_frame(sock)) is not None:
-                found += json.loads(text).items()
-                if found[-1][0] == "want":
-                    sock.sendall(frame({"go": True}))
-                elif found[-1][0] == "ended":
-                    return found
-    finally:
-        assert process.wait(30) == 0
+    with control, theirs:
+        options = (
+            "--module=warpcall_service.worker.job_main",
+            f"--memory-bytes={task['memory_bytes']}",
+            f"--control-fd={theirs.fileno()}",
+            f"--uploads={json.dumps(launch)}",
+            "--log-fd=2",
+        )
+        process, sock = started("runs.reaper", folder, BRIEF, None, options, [theirs.fileno()])
+        theirs.close()
+        try:
+            with sock:
+                sock.sendall(frame(of_job))
+                while (text := read_frame(sock)) is not None:
+                    found += json.loads(text).items()
+                    if found[-1][0] == "want":
+                        sock.sendall(frame({"go": True}))
+                    elif found[-1][0] == "ended":
+                        return found
+        finally:
+            report = json.loads(control.recv(64 << 10))
+            assert process.wait(30) == 0
+            assert (report["status"], report["left"], report["trouble"]) == (0, [], "")
     raise AssertionError("the process ended before the job")
 
 
 def started(
-    module: str, folder: Path, environment: Mapping[str, str], stdout: int | None
+    module: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    stdout: int | None,
+    options: Sequence[str] = (),
+    fds: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a program of the worker's folder; returns it with the socket on which it answers."""
+    """Start a program of the service; returns it with the socket on which it answers."""
     kept = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-P", "-m", f"warpcall_service.worker.{module}"]
+        command = [sys.executable, "-P", "-m", f"warpcall_service.{module}"]
         process = subprocess.Popen(
-            [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
-            pass_fds=[theirs.fileno()],
+            [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}", *options],
+            pass_fds=[theirs.fileno(), *fds],
             env={**kept, **environment, "TMPDIR": str(folder)},
             stdout=stdout,
             stderr=None if stdout is None else subprocess.STDOUT,

@@ -1,0 +1,111 @@
+"""Makes one profile of code of users: python -m warpcall_service.worker.profile_main.
+
+It is an upload process as `worker.upload_main` is, started by a job's reaper. It gets one `Request`
+as a frame. It sends `{"want": true}` when it needs the device, and waits for `{"go": true}` then;
+`{"release": true}` when it no longer does; for each file of the profile `{"file": name, "nbytes":
+...}` with the content behind the frame; and at the end `{"done": true}` or `{"error": text}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.processes.imports import quick_imports
+from warpcall_service.runs import temporary, upload_child
+
+if TYPE_CHECKING:
+    from warpcall_kernels.measuring import JobCase
+    from warpcall_service.runs.messages import Task
+
+
+class Request(TypedDict):
+    """The profile of an implementation in one case.
+
+    Attributes:
+        task: of the job, with no other upload than the one that is profiled.
+        key: of the case.
+    """
+
+    task: Task
+    position: int
+    key: str
+    implementation: str
+
+
+def main() -> None:
+    """Make the profile, and send it."""
+    args, sock = upload_child.start()
+    with sock:
+        text = read_frame(sock)
+        if text is not None:
+            request: Request = json.loads(text)
+            request["task"]["device"] = args.device
+            _answer(request, sock, args.threads)
+    os._exit(0)  # Python's normal exit would hang on a lost device
+
+
+def _answer(request: Request, sock: socket.socket, threads: int) -> None:
+    task, name = request["task"], request["implementation"]
+    wanted = task["profile"]
+    assert wanted is not None
+    with quick_imports():
+        from warpcall_service.worker import profiles
+    if wanted["profiler"] == "torch" and task["device"] == "cpu" and threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    with temporary.folder() as folder:
+        made = profiles.make_lazily(
+            task,
+            request["position"],
+            request["key"],
+            name,
+            lambda: _case(request, folder),
+            lambda: _lease(sock),
+        )
+    for file, content in made.files.items():
+        sock.sendall(frame({"file": file, "nbytes": len(content)}))
+        sock.sendall(content)
+    sock.sendall(frame({"error": made.error} if made.error else {"done": True}))
+
+
+def _case(request: Request, folder: Path) -> JobCase:
+    """Load what the job's process has the peers load, in this process."""
+    from warpcall_kernels import measuring
+    from warpcall_service.worker import operator_code, uploaded
+
+    task = request["task"]
+    operator_code.load_for_job(task["modules"])
+    uploaded.register(task["uploads"], folder)
+    op = task["op"] if task["problem"] is None else uploaded.load_problem(task["problem"], folder)
+    wanted = task["profile"]
+    assert wanted is not None
+    specs = {position: spec for position, spec, _ in wanted["cases"]}
+    return measuring.make_case(op, specs[request["position"]])
+
+
+@contextlib.contextmanager
+def _lease(sock: socket.socket) -> Iterator[float | None]:
+    """Use the device alone, as the job's process grants it."""
+    sock.sendall(frame({"want": True}))
+    if read_frame(sock) is None:
+        os._exit(1)  # the job's process has ended
+    try:
+        yield None
+    finally:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        sock.sendall(frame({"release": True}))
+
+
+if __name__ == "__main__":
+    main()
