@@ -204,7 +204,8 @@ def _difference_of_values(name: str, ours: Tensor, theirs: Tensor, allowed: _All
                 squares[i] += torch.where(finite, values, 0.0).square().sum()
     if wrong:
         text = _sentence(name, wrong, first, ours, theirs)
-        return f"{text}; the farthest is off by {worst:.2g} rounding errors" if worst else text
+        far = f"; the farthest is off by {worst:.2g} times the expected error"
+        return text + far if worst else text
     norm, most, results = squares.sqrt().tolist()
     if norm <= most:
         return None
