@@ -142,7 +142,7 @@ def comparison_rows(session: Session, view: View, text: bytes) -> str:
         around=1.0,
         least_room=1.01,
     )
-    counts = Counter(row.verdict or "none" for row in rows)
+    counts: Counter[str] = Counter(row.verdict or "none" for row in rows)
     return render(
         "compare_rows.html",
         view,
