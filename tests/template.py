@@ -7,8 +7,8 @@
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
 which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards. What runs in a
-sandbox is started with exec, and so are a job in which Triton interprets kernels, and the JSON
-process: its limit of addresses has no room for torch.
+sandbox is started with exec, and so are upload processes, in which Triton interprets kernels, and
+the JSON process: its limit of addresses has no room for torch.
 """
 
 from __future__ import annotations
@@ -281,7 +281,8 @@ def _clone() -> int:
 
 def _become(request: dict[str, Any], fds: dict[int, int], kept: list[int]) -> None:
     """Take over the arguments, environment, folder and descriptors; signals are as after exec."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.set_wakeup_fd(-1)  # a reaper has one
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _set_descriptors(fds, kept)
