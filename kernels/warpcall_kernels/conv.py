@@ -24,11 +24,11 @@ from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sw
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels._conv.forward import FMA_MAX_TAPS, plan
 from warpcall_kernels.conv_backward import (
+    amplification_of,
     by_channel,
     conv_backward,
     effective_weight,
     expand_weight,
-    softmax_amplification,
 )
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
@@ -154,9 +154,7 @@ def _sums(
     squares = None if bias is None else squared(bias)
     size = conv_reference(squared(x), squared(w), squares, padding_l).sqrt_()
     terms = weight.shape[1] + (bias is not None)
-    amplification: Tensor | float = 0.0
-    if softmax_weight:
-        amplification = by_channel(softmax_amplification(weight), x.shape[1])
+    amplification = by_channel(amplification_of(weight, softmax_weight), x.shape[1])
     return {"out": Sums(terms, size, amplification)}
 
 

@@ -44,6 +44,7 @@ from warpcall_kernels.op.launch import (
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
 from warpcall_kernels.op.tolerance import EXPONENTIAL, Sums, SumTolerance, squared
 
+TRUNCATIONS = 16  # roundings of fp32: each of two products of 16 terms loses half of one a term
 TWO_PARTS = 64  # roundings of fp32 in 2^-18, the root mean square of the error of two parts of bf16
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 INTEGERS: dict[str, Any] = {
@@ -248,13 +249,12 @@ def _sums(
     )
     grad_x, grad_weight, grad_bias = (None if t is None else t.sqrt() for t in squares)
     assert grad_weight is not None
-    amplification: Tensor | float = 0.0
+    amplification = amplification_of(weight, softmax_weight)
     if softmax_weight:
         plain = conv_backward_reference(grad_output.double(), x.double(), w, padding_l)[1]
         grad_weight = torch.maximum(grad_weight, plain.abs())
         total = torch.linalg.vector_norm(grad_weight * w, dim=-1, keepdim=True)
         grad_weight = w * torch.hypot(grad_weight, total)
-        amplification = softmax_amplification(weight)
     positions = batches * length
     found = {
         "grad_x": Sums(taps, grad_x, by_channel(amplification, channels)),
@@ -263,12 +263,18 @@ def _sums(
     return found | ({"grad_bias": Sums(positions, grad_bias)} if bias else {})
 
 
-def softmax_amplification(weight: Tensor) -> Tensor:
-    """[H, 1]: units of roundoff of the softmax of filters: those of masked softmax, and for dtypes
-    of two bytes the error of multiplying a weight in two parts of the dtype, at most 2^-16.
+def amplification_of(weight: Tensor, softmax_weight: bool) -> Tensor | float:
+    """Units of roundoff of products with filters, [H, 1] or one for all.
+
+    Those of a softmax are as of masked softmax. Of dtypes of two bytes its weights are multiplied in
+    two parts, and all products on tensor cores, which truncate sums instead of rounding them.
     """
-    parts = TWO_PARTS if weight.dtype in NARROW else 0
-    return EXPONENTIAL + parts + 2 * weight.double().abs().amax(1, keepdim=True)
+    is_narrow = weight.dtype in NARROW
+    units = float(TRUNCATIONS if is_narrow else 0)
+    if not softmax_weight:
+        return units
+    units += EXPONENTIAL + (TWO_PARTS if is_narrow else 0)
+    return units + 2 * weight.double().abs().amax(1, keepdim=True)
 
 
 def by_channel(amplification: Tensor | float, channels: int) -> Tensor | float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import runpy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from tests.kernels.problems.row_norm import problem
 from warpcall_kernels import Op, Problem, Sample, Size, ops
 from warpcall_kernels.op.cases import Case
 
+EXAMPLE = Path(__file__).parents[2] / "examples/row_norm.py"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # A result of these dtypes is wrong if it is rounded to one of those. TF32 has the significand of
@@ -115,6 +118,7 @@ def _with_softmax(call: Call) -> Call:
 def _of_problems() -> Iterator[Call]:
     problems = {
         "row-norm": problem(dtypes=FLOATS),
+        "example": runpy.run_path(str(EXAMPLE))["PROBLEM"],
         "softmax": _problem(lambda x: x.softmax(-1)),
         "product": _problem(lambda x: x @ x.mT),
         "sum": _problem(lambda x: x.sum(-1, keepdim=True)),
@@ -125,7 +129,7 @@ def _of_problems() -> Iterator[Call]:
         # The products of longer rows with themselves are the same number within the tolerance.
         sizes = ((8, 6), (24, 1000)) if name == "product" else ((8, 6), (3, 1000), (2, 131_072))
         for rows, columns in sizes:
-            for dtype in FLOATS:
+            for dtype in op.dtypes:
                 inputs = op.derive(dtype, rows=rows, columns=columns)
                 yield _call(op, Case(f"[{rows}, {columns}]", inputs), dtype)
 

@@ -176,6 +176,19 @@ def test_subnormal_results_of_fp16_may_be_rounded_and_no_more() -> None:
     assert found(0) is not None
 
 
+def test_terms_may_be_beyond_the_range_of_the_output() -> None:
+    op = ops()["conv"]
+    inputs = {"x": torch.randn(8, 16, 100) * 300, "weight": torch.randn(1, 8) * 300}
+    inputs = {name: t.half() for name, t in inputs.items()}
+    wanted = op.reference(**{name: t.double() for name, t in inputs.items()})
+    in_fp32 = op.reference(**{name: t.float() for name, t in inputs.items()})
+
+    assert not wanted.half().isfinite().all()
+    assert wanted.half().isfinite().any()
+    found = difference(op, "out", in_fp32.half(), wanted, inputs, op.check_params({}))
+    assert found is None
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
 @pytest.mark.parametrize("name", ["masked-softmax", "conv-backward", "row-norm", "permute"])
 def test_chunks_of_any_size_find_the_same(
