@@ -126,9 +126,18 @@ def bench(
     precision: Annotated[
         str,
         typer.Option(
-            help="Seconds for an implementation of a case: quick (2), standard (10), publish (60)."
+            help="Seconds for an implementation of a case: quick (2), standard (10), publish (60). "
+            "check compares results and times nothing."
         ),
     ] = "standard",
+    check_only: Annotated[
+        bool,
+        typer.Option(
+            "--check-only",
+            help="As --precision check: compare the results of these cases with the reference, and "
+            "time nothing. With --mine, only uploads are checked by default.",
+        ),
+    ] = False,
     priority: Annotated[
         str, typer.Option(help="In the queue: high (administrators), normal or low.")
     ] = "normal",
@@ -176,7 +185,7 @@ def bench(
     """
     chosen = JobRequest(
         op,
-        precision=one_of("--precision", precision, PRECISIONS),
+        precision="check" if check_only else one_of("--precision", precision, PRECISIONS),
         priority=one_of("--priority", priority, PRIORITIES),
         tags=tag,
         note=note,
@@ -194,7 +203,9 @@ def bench(
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         name = without_version(op)
         found = [upload.send(gpu, name, private=private) for upload in uploads]
-        names = implementations_of(op, vs, job_names(found))
+        names = job_names(found)
+        if not (names and chosen.precision == "check" and vs is None):
+            names = implementations_of(op, vs, names)
         if not as_json:
             write_lines(
                 *(described(one.path, sent) for one, sent in zip(uploads, found, strict=True))

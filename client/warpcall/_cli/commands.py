@@ -11,6 +11,7 @@ import typer
 
 from warpcall import Answer, Client, __version__
 from warpcall._arrays import CODES, Array
+from warpcall._check import command as check
 from warpcall._cli import (
     account,
     bench,
@@ -67,6 +68,7 @@ app.add_typer(problems.app, name="problems")
 app.add_typer(monitors.app, name="monitors")
 app.add_typer(bench.app)
 app.add_typer(regression.app)
+app.add_typer(check.app)
 app.add_typer(explain.app)
 app.add_typer(jobs.app)
 app.add_typer(measured.app)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import typer
 
 from warpcall import JobFailed
+from warpcall._check.output import check_json, check_lines, passed
 from warpcall._cli.main import INTERRUPTED
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import ago, converged, one_line, remarks, results_lines
@@ -44,8 +45,7 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
 
     Raises:
         JobFailed: the job did not succeed. What it has measured is printed.
-        typer.Exit: with 1 if an implementation has no time because it failed or is wrong, and with
-            130 after Ctrl-C.
+        typer.Exit: with 1 if an implementation failed or is wrong, and with 130 after Ctrl-C.
     """
     failure: JobFailed | None = None
     measured_before = isinstance(job.info, SubmittedJob) and job.info.reused and job.ended
@@ -59,13 +59,15 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
             f"`warpcall cancel {job.id}` ends it\n"
         )
         raise typer.Exit(INTERRUPTED) from None
+    only_checked = job.precision == "check"
     if as_json:
-        print_json(asdict(results))
+        print_json(check_json(results) if only_checked else asdict(results))
     else:
         _print_results(job, results, " (--fresh measures anew)" if measured_before else "")
     if failure is not None:
         raise failure
-    if any(row.status != "ok" for row in results.measurements):
+    rows = results.measurements
+    if not (passed(rows) if only_checked else all(row.status == "ok" for row in rows)):
         raise typer.Exit(1)
 
 
@@ -81,12 +83,21 @@ def _artefacts(job: Job) -> list[str]:
 
 def _print_results(job: Job, results: Results, hint: str) -> None:
     lines = []
+    if job.precision == "check":
+        asked = getattr(job.info, "request", {})
+        lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
+        write_lines(*lines, f"{job.id} {_end(job, hint)}", *_artefacts(job))
+        return
     if results.measurements:
         lines += results_lines(results, job.implementations[0])
-    device = f" on {job.device}" if job.device else ""
-    when = f"{ago(job.finished_at)} ago{hint}" if job.finished_at else "just now"
-    took = span(job.took_s)
-    lines.append(f"{job.id} {job.state}{device} in {took}, {when}, {converged(results)}")
+    lines.append(f"{job.id} {_end(job, hint)}, {converged(results)}")
     lines += remarks(results)
     lines += _artefacts(job)
     write_lines(*lines)
+
+
+def _end(job: Job, hint: str) -> str:
+    """How, where and when a job ended."""
+    device = f" on {job.device}" if job.device else ""
+    when = f"{ago(job.finished_at)} ago{hint}" if job.finished_at else "just now"
+    return f"{job.state}{device} in {span(job.took_s)}, {when}"

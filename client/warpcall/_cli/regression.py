@@ -30,7 +30,7 @@ from warpcall._cli.uploads import described, is_file, job_names, upload_of
 from warpcall._config import UNIX, split_urls
 from warpcall._extras.files import replacing
 from warpcall._jobs.names import without_version
-from warpcall.jobs import PRECISIONS
+from warpcall.jobs import TIMED_PRECISIONS
 from warpcall.jobs.request import JobRequest
 from warpcall.regressions import MOST_ALLOWED, Outcome, Regression
 
@@ -117,7 +117,7 @@ def regression(
     _check_choice(base, head, baseline, allow)
     chosen = JobRequest(
         op,
-        precision=one_of("--precision", precision, PRECISIONS),
+        precision=one_of("--precision", precision, TIMED_PRECISIONS),
         tags=tag,
         private=private,
         gpu=gpu_model,

@@ -36,7 +36,7 @@ from warpcall._cli.sharing import seconds_of
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.tables import ago, by_case, microseconds, one_line, ratio
 from warpcall._jobs.progress import span
-from warpcall.jobs import PRECISIONS
+from warpcall.jobs import TIMED_PRECISIONS
 from warpcall.jobs.request import JobRequest
 from warpcall.monitors import LEAST, Monitor, MonitorDetails
 
@@ -116,7 +116,7 @@ def add(
     chosen = JobRequest(
         op,
         implementations=implementations_of(op, vs, []),
-        precision=one_of("--precision", precision, PRECISIONS),
+        precision=one_of("--precision", precision, TIMED_PRECISIONS),
         tags=tag,
         note=note,
         private=private,

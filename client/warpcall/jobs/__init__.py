@@ -47,8 +47,9 @@ ExitClass = Literal[
 ]
 """How a job ended: "ok" only if every implementation is right in every case."""
 
-Precision = Literal["quick", "standard", "publish"]
-"""How long each implementation of each case is measured: 2, 10 or 60 seconds."""
+Precision = Literal["quick", "standard", "publish", "check"]
+"""How long each implementation of each case is measured: 2, 10 or 60 seconds. "check" compares its
+results with the reference and times nothing."""
 
 Priority = Literal["high", "normal", "low"]
 """Jobs of a higher priority start first; "high" is for administrators."""
@@ -69,6 +70,7 @@ COMPLETED: tuple[State, ...] = ("succeeded", "partial")
 """The states of jobs that measured all their cases. In a "partial" one some implementation has no
 valid time in some case."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+TIMED_PRECISIONS: tuple[Precision, ...] = tuple(p for p in PRECISIONS if p != "check")
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 

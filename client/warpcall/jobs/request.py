@@ -30,7 +30,8 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, repr=False)
 class JobRequest:
-    """What a job measures and how. Give either `cases` or `sweep`; None means the default.
+    """What a job measures and how. Give either `cases` or `sweep`, or with the precision "check"
+    neither. None means the default.
 
         request = JobRequest("permute", sweep={"shapes": [[64, 64]], "dtypes": ["bf16"],
                                                "params": {"dims": [[1, 0]]}})
@@ -46,7 +47,9 @@ class JobRequest:
         sweep: `shapes`, `dtypes`, `params` and `sizes`, whose product are the cases. A problem has
             no `shapes`, and needs no `dtypes`: its first one is the default.
         precision: "quick", "standard" or "publish": 2, 10 or 60 seconds for each implementation of
-            each case. "standard" by default.
+            each case. "standard" by default. "check" compares results with the reference and times
+            nothing. Without cases it takes the op's odd cases: all dtypes, layouts, NaN and
+            infinities, empty tensors, one element, odd sizes, long rows.
         priority: "high" (for administrators), "normal" or "low". "normal" by default.
         tags: words to find the job by, at most 16.
         note: a text for readers, at most 1,000 characters.

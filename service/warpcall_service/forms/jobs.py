@@ -27,7 +27,12 @@ from warpcall_service.uploads.service import ImplementationService
 
 MAX_BUTTON_BYTES = 4096
 LISTED = 200  # uploaded implementations in the form; others are typed
-SECONDS = {"quick": 2, "standard": 10, "publish": 60}  # for each implementation of a case
+SECONDS = {
+    "quick": 2,
+    "standard": 10,
+    "publish": 60,
+    "check": 0,
+}  # for each implementation of a case
 
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]

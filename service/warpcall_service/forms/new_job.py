@@ -15,7 +15,7 @@ from warpcall.errors import InvalidInput
 from warpcall_service.formats.form import CHOICE, Form
 from warpcall_service.formats.params import from_text
 from warpcall_service.forms.ops import Declared, is_problem
-from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.models import CHECK, JobRequest
 from warpcall_service.text import brief
 
 COMMON_DTYPES = ("BF16", "F16", "F32")  # shown first, if the op takes them
@@ -46,7 +46,7 @@ def read_job(form: Form, op: Declared) -> Read:
     given: dict[str, Any] = {"op": op["name"], "implementations": implementations(form)}
     if cases := form.text("cases"):
         _with_error(read, "cases", lambda: given.update(cases=_cases(cases)))
-    else:
+    elif not _has_odd_cases(form, op):
         given["sweep"] = read_sweep(read, form, op)
     for name in ("precision", "priority", "note", "profile"):
         if text := form.text(name):
@@ -73,6 +73,13 @@ def read_job(form: Form, op: Declared) -> Read:
                 message = f"{at_fault}: {message}"
             read.errors.setdefault(name, f"{message}{got}")
     return read
+
+
+def _has_odd_cases(form: Form, op: Declared) -> bool:
+    """Whether a form leaves the cases of a check to the op: nothing but dtypes is given for them."""
+    names = ["shape"]
+    names += [f"{kind}.{one['name']}" for kind in ("params", "sizes") for one in op[kind]]
+    return form.text("precision") == CHECK and not any(form.has(name) for name in names)
 
 
 def implementations(form: Form) -> list[str]:
@@ -109,9 +116,9 @@ def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
     names = request.get("implementations") or [*_defaults(op)]
     pairs += [("baseline", names[0]), *(("implementation", name) for name in names)]
     sweep = request.get("sweep")
-    if sweep is None:
-        pairs.append(("cases", json.dumps(request.get("cases"), indent=1)))
-    else:
+    if sweep is None and request.get("cases") is not None:
+        pairs.append(("cases", json.dumps(request["cases"], indent=1)))
+    elif sweep is not None:
         shapes = ["x".join(map(str, shape)) or SCALAR for shape in sweep.get("shapes") or ()]
         pairs.append(("shape", " ".join(shapes)))
         known = {one.lower(): one for one in _dtypes(op)}

@@ -11,7 +11,7 @@ from warpcall.errors import InvalidInput
 from warpcall_service.artefacts import ncu, profiles
 from warpcall_service.identity import Caller
 from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.models import JobRequest, is_problem, without_version
+from warpcall_service.jobs.models import CHECK, JobRequest, is_problem, without_version
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.nodes.membership import Membership
@@ -67,6 +67,7 @@ class JobChecks:
         given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
         cases["max_cases"] = self._settings.job_max_cases
+        cases["timed"] = request.precision != CHECK
         description = {
             "op": None,
             "precision": request.precision,
@@ -82,6 +83,7 @@ class JobChecks:
         if problem is not None:
             source = checked["problem_sha256"] = problem.sha256  # its reference is timed
             room = {"device": "this server", "memory_bytes": checked["memory_bytes"]}
+            room["small"] = all(lane.name == "cpu" for lane in self._engine.all_lanes)
             checked["cases"] = await self._problem_cases.make(
                 caller.name, problem, {**cases, **room}
             )

@@ -31,6 +31,7 @@ MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1
 
 START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
+CHECK: Precision = "check"  # compares results with the reference, and times nothing
 PROFILE_S = {"torch": 1.0, "ncu": 60.0, "compile": 60.0}  # for each profile
 
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
@@ -123,6 +124,9 @@ class JobChange(_Model):
 class JobRequest(_Model):
     """A benchmark of some implementations of an op on some cases.
 
+    The precision "check" compares results with the reference and times nothing. Without `cases` and
+    `sweep` it takes the op's odd cases: all dtypes, layouts, NaN and infinities, empty tensors, one
+    element, odd sizes, long rows.
     `op` is one of the library's, or a problem such as "ann/row-norm" or "ann/row-norm@3f2a91c0". By
     default, `implementations` are "warpcall" and "torch", for a problem "torch". The others are
     compared with the first one. If a job of the same user measured the same in the same
@@ -152,8 +156,10 @@ class JobRequest(_Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.cases is None) == (self.sweep is None):
+        if self.cases is not None and self.sweep is not None:
             raise ValueError("give either cases or sweep")
+        if self.cases is None and self.sweep is None and self.precision != CHECK:
+            raise ValueError(f"give either cases or sweep, or neither with the precision {CHECK}")
         for name, given in (("implementations", self.implementations), ("tags", self.tags)):
             if len(set(given)) < len(given):
                 raise ValueError(f"{name} must name each once")

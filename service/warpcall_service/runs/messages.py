@@ -148,8 +148,9 @@ class ProblemRequest(TypedDict):
 
     Attributes:
         name: such as "ann/row-norm", for keys of cases and for messages.
-        job: None for the check of an upload; otherwise `cases` or a `sweep`, `max_cases`, the
-            `device` and the `memory_bytes` that a case may have on it.
+        job: None for the check of an upload; otherwise `cases` or a `sweep`, or neither for odd
+            cases, `max_cases`, whether they are `timed` and `small`, the `device` and the
+            `memory_bytes` that a case may have on it.
         limit_s: seconds that the import and all calls of the problem's functions may take.
     """
 

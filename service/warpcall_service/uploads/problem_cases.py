@@ -68,7 +68,8 @@ class ProblemCases:
 
         Args:
             user: name of the user who asks for them.
-            job: `cases` or a `sweep`, `max_cases`, `memory_bytes` and `device`.
+            job: `cases` or a `sweep`, or neither for odd cases; `max_cases`, `memory_bytes`,
+                `device`, and whether they are `timed` and `small`.
 
         Raises:
             InvalidInput: there are none, because the request is wrong or the problem raises; the
@@ -107,7 +108,8 @@ def checked_cases(
     Args:
         job: as in `ProblemCases.make`.
     """
-    if not len(cases) == _number(job) <= job["max_cases"]:
+    number = _number(job)
+    if not 0 < len(cases) <= job["max_cases"] or number not in (None, len(cases)):
         return None
     found: dict[str, CheckedCase] = {}
     for given in cases:
@@ -125,8 +127,10 @@ def checked_cases(
     return list(found.values())
 
 
-def _number(job: Mapping[str, Any]) -> int:
-    """The number of cases that a job asks for."""
+def _number(job: Mapping[str, Any]) -> int | None:
+    """The number of cases that a job asks for; None if the problem decides."""
+    if "cases" not in job and "sweep" not in job:
+        return None
     if "cases" in job:
         return len(job["cases"])
     sweep = job["sweep"]

@@ -38,7 +38,9 @@ def check_job(request: Mapping[str, Any], device: str) -> Checked:
     return {
         "cases": []
         if request["op"] is None
-        else check_cases(request["op"], request, device, memory_bytes),
+        else check_cases(
+            request["op"], {**request, "small": device == "cpu"}, device, memory_bytes
+        ),
         "implementation_s": PRECISIONS[request["precision"]].seconds,
         "environment": measuring.environment_class(_fingerprint(device)),
         "kernels_sha256": measuring.kernels_sha256(),  # of what the next job will import

@@ -1,0 +1,75 @@
+"""The command `check`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warpcall import Client
+from warpcall._cli.bench import GpuModel, NodeName, Private
+from warpcall._cli.files import UsageError
+from warpcall._cli.job_output import wait_and_print
+from warpcall._cli.output import Json, Url, op_names, write_lines
+from warpcall._cli.uploads import described, job_names, upload_of
+from warpcall._jobs.names import without_version
+from warpcall.jobs.request import JobRequest
+
+app = typer.Typer()
+
+
+@app.command()
+def check(
+    op: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=op_names,
+            help="Name of the op, such as permute, or of a problem, such as ann/row-norm.",
+        ),
+    ],
+    mine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:FUNCTION]",
+            help="Upload this file, and check its function; default: the one with the op's name. "
+            "Can be repeated.",
+        ),
+    ] = None,
+    private: Private = None,
+    gpu_model: GpuModel = None,
+    node: NodeName = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Check again what you have checked before.")
+    ] = False,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Compare the results of your kernel with the reference in the op's odd cases.
+
+    These are all dtypes, layouts, NaN and infinities, empty tensors, one element, odd sizes and
+    long rows. Nothing is timed. Without a GPU, Triton interprets the kernel; what only a GPU can run
+    is not checked. The exit code is 1 if a result is wrong or missing, or if none could be checked.
+
+    \b
+    warpcall check permute --mine my_permute.py
+    warpcall check ann/row-norm --mine fast.py
+    """
+    if not mine:
+        raise UsageError("check needs a file: --mine my_kernel.py")
+    uploads = [upload_of(given) for given in mine]
+    with Client(url) as gpu:
+        found = [upload.send(gpu, without_version(op), private=private) for upload in uploads]
+        if not as_json:
+            write_lines(
+                *(described(one.path, sent) for one, sent in zip(uploads, found, strict=True))
+            )
+        request = JobRequest(
+            op,
+            implementations=job_names(found),
+            precision="check",
+            fresh=fresh,
+            private=private,
+            gpu=gpu_model,
+            node=node,
+        )
+        wait_and_print(gpu.jobs.submit(request), as_json=as_json)
