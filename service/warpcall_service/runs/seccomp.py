@@ -23,6 +23,7 @@ CLONE_NAMESPACES = (
     0x40000000,  # CLONE_NEWNET
 )
 TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX put input into a terminal
+F_SETSIG = 10  # of fcntl: the signal of a file; it may be SIGCONT, as above
 PERSONALITY_QUERY = 0xFFFFFFFF
 # AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK belong to the sandbox's own network, which has no other
 # interface than `lo`. AF_VSOCK would reach a virtual machine's host, AF_ALG the kernel's ciphers.
@@ -40,9 +41,11 @@ REFUSED = (  # noqa: SIM905  # a list would take a line for each name
 ).split()
 # Programs find out whether the kernel has these, and go on without them. The memory of a memfd and
 # of a System V segment belongs to no process: the job's limit of memory would not see it.
+# POSIX timers and message queues can send SIGCONT to a process that the job's process has stopped
+# while others are timed; Python's and torch's timers are of other kinds.
 MISSING = (  # noqa: SIM905  # a list would take a line for each name
     "clone3 userfaultfd io_uring_setup io_uring_enter io_uring_register memfd_create memfd_secret "
-    "shmget shmat"
+    "shmget shmat timer_create mq_open mq_notify"
 ).split()
 
 
@@ -78,6 +81,7 @@ def program() -> bytes:
         deny(refuse, "clone", (0, pyseccomp.MASKED_EQ, flag, flag))
     for number in TERMINAL_IOCTLS:
         deny(refuse, "ioctl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, number))
+    deny(refuse, "fcntl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, F_SETSIG))
     deny(refuse, "personality", (0, pyseccomp.NE, PERSONALITY_QUERY, 0))
     for family in set(range(max(FAMILIES))) - set(FAMILIES):
         deny(refuse, "socket", (0, pyseccomp.EQ, family, 0))

@@ -41,6 +41,42 @@ def work():
         count += 1
 threading.Thread(target=work, daemon=True).start()
 """
+# A timer, a file and a message queue that send SIGCONT to a process that was stopped.
+TIMER = """
+import ctypes, signal
+libc = ctypes.CDLL(None, use_errno=True)
+class Event(ctypes.Structure):
+    _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 48))
+class Times(ctypes.Structure):
+    _fields_ = (("every", ctypes.c_long * 2), ("first", ctypes.c_long * 2))
+timer = ctypes.c_void_p()
+if libc.timer_create(1, ctypes.byref(Event(0, signal.SIGCONT, 0)), ctypes.byref(timer)):
+    return "refused"
+times = Times((0, 50_000_000), (0, 50_000_000))
+libc.timer_settime(timer, 0, ctypes.byref(times), None)
+return "armed"
+"""
+FILE = """
+import fcntl, signal, socket
+ours, theirs = socket.socketpair()
+try:
+    fcntl.fcntl(ours, fcntl.F_SETSIG, signal.SIGCONT)
+except OSError:
+    return "refused"
+return "armed"
+"""
+QUEUE = """
+import ctypes, signal
+libc = ctypes.CDLL(None, use_errno=True)
+class Event(ctypes.Structure):
+    _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 48))
+queue = libc.mq_open(b"/queue", 0o102, 0o600, None)
+if queue < 0 or libc.mq_notify(queue, ctypes.byref(Event(0, signal.SIGCONT, 0))):
+    return "refused"
+return "armed"
+"""
 FORK_COUNT = """
 import os, time
 if not os.fork():
@@ -117,6 +153,34 @@ return [running, stopped, spent(), took]
     assert took_s < 0.05
 
 
+@pytest.mark.parametrize("code", [TIMER, FILE, QUEUE], ids=["timer", "file", "queue"])
+def test_only_without_the_sandbox_a_process_can_have_itself_resumed(
+    code: str, job: Job, uploads: Uploads
+) -> None:
+    found = job.does("peers['a'] = start()\nreturn asks(peers['a'], code)", code=code)
+
+    assert found == ("armed" if uploads == "trusted" else "refused")
+
+
+@needs_bubblewrap
+def test_a_timer_resumes_a_stopped_process_without_the_sandbox(tmp_path: Path) -> None:
+    code = """
+import time
+peer = start()
+asks(peer, timer)
+peer.stop()
+time.sleep(0.5)
+return open(f"/proc/{peer.pid}/stat").read().rpartition(")")[2].split()[0]
+"""
+    states = []
+    for uploads in ("trusted", "sandboxed"):
+        with running_job(settings(tmp_path / uploads, uploads), tmp_path) as job:  # type: ignore[arg-type]
+            states.append(job.does(code, timer=TIMER))
+
+    assert states[0] != "T"
+    assert states[1] == "T"
+
+
 def test_processes_that_an_upload_has_left_behind_are_stopped_and_ended_with_it(job: Job) -> None:
     job.does("peers['a'] = start()\nasks(peers['a'], code)", code=FORK_COUNT)
     running = job.does("return sorted(peers['a']._processes())")
@@ -128,7 +192,7 @@ def test_processes_that_an_upload_has_left_behind_are_stopped_and_ended_with_it(
     assert len(running) == 2
     assert states == ["stopped", "stopped"]
     assert how == ""
-    assert not any(map(lives, seen))
+    until(lambda: not any(map(lives, seen)), "one is left")
 
 
 @pytest.mark.parametrize(
