@@ -42,7 +42,12 @@ from warpcall_kernels.op.launch import (
     runs_kernel,
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
-from warpcall_kernels.op.tolerance import EXPONENTIAL, Sums, SumTolerance, squared
+from warpcall_kernels.op.tolerance import (
+    Sums,
+    SumTolerance,
+    exponential_amplification,
+    squared,
+)
 
 TRUNCATIONS = 16  # roundings of fp32: each of two products of 16 terms loses half of one a term
 TWO_PARTS = 64  # roundings of fp32 in 2^-18, the root mean square of the error of two parts of bf16
@@ -273,8 +278,8 @@ def amplification_of(weight: Tensor, softmax_weight: bool) -> Tensor | float:
     units = float(TRUNCATIONS if is_narrow else 0)
     if not softmax_weight:
         return units
-    units += EXPONENTIAL + (TWO_PARTS if is_narrow else 0)
-    return units + 2 * weight.double().abs().amax(1, keepdim=True)
+    parts = TWO_PARTS if is_narrow else 0
+    return units + parts + exponential_amplification(weight.abs().amax(1, keepdim=True))
 
 
 def by_channel(amplification: Tensor | float, channels: int) -> Tensor | float:

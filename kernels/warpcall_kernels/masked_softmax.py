@@ -43,7 +43,7 @@ from warpcall_kernels.op.launch import (
     runs_kernel,
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
-from warpcall_kernels.op.tolerance import EXPONENTIAL, Sums, SumTolerance
+from warpcall_kernels.op.tolerance import Sums, SumTolerance, exponential_amplification
 
 MASKS = (torch.bool, torch.uint8)
 
@@ -195,9 +195,7 @@ def _sums(
 ) -> dict[str, Sums]:
     """Errors are relative to each result, however small: all terms of the sum are positive.
 
-    The sum of a row has K terms. The argument of an exponential is a difference of rounded scores,
-    so that its error, and the relative error of the result, grows with the largest score that
-    counts.
+    The sum of a row has K terms, which are exponentials of the scores that count.
     """
     masked = checks.beyond_prefix(x.shape, lengths, causal, x.device)
     if mask is not None:
@@ -206,7 +204,7 @@ def _sums(
     if masked is not None:
         scores.masked_fill_(masked, 0)
     largest = scores.amax(-1, keepdim=True) if x.shape[-1] else scores.new_zeros(())
-    amplification = EXPONENTIAL + 2 * abs(scale) * largest.double()
+    amplification = exponential_amplification(abs(scale) * largest.double())
     return {"out": Sums(x.shape[-1], amplification=amplification)}
 
 

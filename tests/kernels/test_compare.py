@@ -159,7 +159,10 @@ def test_integers_are_compared_exactly_unless_a_tolerance_is_given() -> None:
 
     assert differs(op_of(torch.int64), near, wanted) is not None
     assert differs(op_of(torch.int64), wanted.clone(), wanted) is None
-    assert differs(op_of(torch.int64, tolerance={torch.int64: 0.1}), near, wanted) is None
+    for dtype in (torch.int64, torch.int8, torch.uint16, torch.uint64):
+        op = op_of(dtype, tolerance={dtype: 0.1})
+        assert differs(op, near.to(dtype), wanted.to(dtype)) is None
+        assert differs(op, (near // 2).to(dtype), wanted.to(dtype)) is not None
 
 
 def test_subnormal_results_of_fp16_may_be_rounded_and_no_more() -> None:
@@ -187,6 +190,17 @@ def test_terms_may_be_beyond_the_range_of_the_output() -> None:
     assert wanted.half().isfinite().any()
     found = difference(op, "out", in_fp32.half(), wanted, inputs, op.check_params({}))
     assert found is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_zeros_are_wrong_for_scores_of_any_size(dtype: torch.dtype) -> None:
+    op, x = ops()["masked-softmax"], torch.randn(3, 40).to(dtype) * 1e30
+
+    wanted = op.reference(x.double())
+
+    assert difference(op, "out", wanted.to(dtype), wanted, {"x": x}, op.check_params({})) is None
+    zeros = torch.zeros_like(x)
+    assert difference(op, "out", zeros, wanted, {"x": x}, op.check_params({})) is not None
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])

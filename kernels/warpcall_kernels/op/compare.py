@@ -237,7 +237,7 @@ def _rounded_to_infinity(theirs: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _finite(t: Tensor, dtype: torch.dtype) -> Tensor:
     """The sizes of values, in fp64, with 0 for those that are not finite in the output's dtype."""
-    sizes = t.abs().double()
+    sizes = t.abs() if t.is_complex() else t.double().abs()  # torch has no abs of unsigned integers
     most = torch.finfo(dtype).max if dtype.is_floating_point or dtype.is_complex else math.inf
     return sizes.masked_fill_(~(sizes <= most), 0.0)
 

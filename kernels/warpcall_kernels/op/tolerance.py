@@ -29,6 +29,7 @@ from torch import Tensor
 
 HEADROOM = 4.0  # of a single element over the bound of rounding errors
 EXPONENTIAL = 4.0  # units of error of the exponential itself: 2 ulp, and its rounded argument
+MOST_OF_EXPONENTIAL = 65536.0  # units, 0.4 % in fp32; more would let any result pass
 
 # What an author's number for a single element is above the one for the norm of all differences.
 ROW_HEADROOM = 2.0
@@ -111,6 +112,15 @@ def least_error(dtype: torch.dtype) -> float:
     info = torch.finfo(dtype)
     half_a_step = float(info.smallest_normal) * float(info.eps) / 2
     return max(half_a_step, float(torch.finfo(accumulator(dtype)).smallest_normal))
+
+
+def exponential_amplification(largest: Tensor) -> Tensor:
+    """Units of roundoff of softmax, from the largest size of the scores of a row.
+
+    The argument of an exponential is a difference of rounded scores. Its error is the relative
+    error of the result, and grows with the scores.
+    """
+    return EXPONENTIAL + (2 * largest.double()).clamp(max=MOST_OF_EXPONENTIAL)
 
 
 def error_of_sums(dtype: torch.dtype, sums: Sums) -> Tensor | float:
