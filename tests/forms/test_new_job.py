@@ -77,6 +77,20 @@ def test_a_submitted_form_becomes_a_job_that_runs(lab: FormsLab) -> None:
         assert ended(http, job)["state"] == "succeeded"
 
 
+def test_a_check_without_a_shape_has_the_odd_cases_of_the_op(lab: FormsLab) -> None:
+    odd = {"shape": "", "params.dims": "", "precision": "check"}
+
+    previewed = send(lab, "preview", **odd)
+    job = job_of(lab, send(lab, **odd))
+    page = lab.bench.get("/new", params={"like": job["id"]})
+    again = job_of(lab, lab.bench.post("/new", data={**fields_of(page), "action": "submit"}))
+
+    assert re.search(r"About .* for \d\d cases", previewed.text)
+    for one in (job, again):
+        assert {"cases", "sweep"} & {*one["request"]} == set()
+        assert (one["precision"], one["cases_total"]) == ("check", job["cases_total"])
+
+
 def test_the_baseline_comes_first_and_names_that_are_typed_last(lab: FormsLab) -> None:
     answer = send(
         lab,

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from warpcall.errors import InvalidInput
 from warpcall.monitors import LEAST
 from warpcall_service.http.openapi_parts import Model, Text
-from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.models import CHECK, JobRequest
 
 LONGEST_S = 30 * 86_400
 SMALLEST_LEAST, LARGEST_LEAST = 0.005, 1  # shares of the time before a step
@@ -43,6 +43,11 @@ class MonitorRequest(Model):
         for name, why in NOT_FOR_MONITORS.items():
             if name in self.job.model_fields_set:
                 raise InvalidInput(f"job.{name}: must not be given, {why}", field=f"job.{name}")
+        if self.job.precision == CHECK:
+            raise InvalidInput(
+                f"job.precision: must not be {CHECK}, a monitor finds changes of times",
+                field="job.precision",
+            )
         self.job.check_form()
 
 

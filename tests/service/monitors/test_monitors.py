@@ -83,6 +83,7 @@ def test_a_monitor_measures_at_once_and_shows_what_it_measured(lab: Lab) -> None
         ({"job": {**JOB, "priority": "normal"}}, "job.priority"),
         ({"job": {**JOB, "fresh": True}}, "job.fresh"),
         ({"job": {**JOB, "profile": "torch"}}, "job.profile"),
+        ({"job": {**JOB, "precision": "check"}}, "job.precision"),
         ({"job": {**JOB, "cases": []}}, "job.cases"),
         ({"job": {**JOB, "implementations": ["nothing"]}}, "job.implementations"),
     ],
