@@ -44,12 +44,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def measured(
-    store: Store, changes: Mapping[str, Change], cases: Sequence[int] | None = None
+    store: Store,
+    changes: Mapping[str, Change],
+    cases: Sequence[int] | None = None,
+    **of_case: Any,
 ) -> str:
     """The id of a job whose rows of these implementations differ by these from valid ones.
 
     Args:
         cases: positions of the cases in which they differ; None means all four.
+        of_case: members of each case's result.
     """
     keys = lab.permute_cases((64, 2048))
     names = [name for name in NAMES if name != "ann/mine"]
@@ -65,7 +69,7 @@ def measured(
             made["implementations"] = [
                 {**found, **changes.get(found["name"], {})} for found in made["implementations"]
             ]
-        given[position] = {"implementations": made["implementations"]}
+        given[position] = {"implementations": made["implementations"], **of_case}
     assert lab.measure(store, SPEEDS, changes=given) == job
     with store.write() as session:
         row = submissions.find(session, caller("ann"), job)
@@ -150,16 +154,23 @@ def test_results_that_were_only_checked_are_right(store: Store) -> None:
     times = {"median_us": None, "ci_low_us": None, "ci_high_us": None, "relative": None}
     right: Change = {**times, "gb_per_s": None, "share_of_limit": None}
     changes = {"torch": right, "warpcall": right, "ann/mine": right}
-    job = measured(store, changes)
-    wrong = measured(store, changes | {"ann/mine": {**right, "status": "wrong_result"}})
+    checked: Any = {"rounds": 0, "converged": False, "limit": None}
+    job = measured(store, changes, **checked)
+    of_mine = {**right, "status": "wrong_result"}
+    wrong = measured(store, changes | {"ann/mine": of_mine}, **checked)
 
     with store.read() as session:
         page, case = lab.job_page(session, VIEW, job), case_page(session, VIEW, job, 0)
     assert '<span class="badge succeeded">succeeded</span>' in page
-    assert "warpcall is right in 4 of 4 cases. ann/mine is right in 4 of 4 cases." in text_of(page)
+    for name in NAMES:
+        assert f"{name} is right in 4 of 4 cases." in text_of(page)
+    assert not re.search("beaten|Compared with|verdict|takes longer", text_of(page))
+    assert "not timed" in text_of(case)
+    assert "No rounds are stored" not in text_of(case)
     assert "wrong" not in text_of(page)
     assert rows_of(case, "ann/mine")[0].startswith("ann/mine right")
     text = job_text(store, wrong)
+    assert "ann/mine not right in 4 of 4 cases" in text
     assert "ann/mine is not known to be right in 4 of 4 cases: wrong_result in 4." in text
 
 
@@ -170,6 +181,7 @@ def test_a_kernel_that_needs_a_gpu_is_not_called_wrong(store: Store) -> None:
     with store.read() as session:
         page = lab.job_page(session, VIEW, job)
 
+    assert rows_of(page, "ann/mine")[0] == "ann/mine – not checked in 4 of 4 cases"
     assert "not checked" in rows_of(page, "ann/mine")[1]
     assert '<span class="wrong">not checked</span>' not in page
     assert "wrong result" not in text_of(page)

@@ -32,10 +32,11 @@ class Answer:
     Attributes:
         counts: number of cases by verdict; those whose ratio has no interval as "unsure", those
             whose times cannot be compared as "incomparable", those that were only checked, and are
-            right, as "right", and those without a time as "failed".
+            right, as "right", those that need a GPU as "unchecked", and the others as "failed".
         logs: logarithms of its ratios.
         statuses: number of cases without a time, by reason.
         reasons: number of cases whose times cannot be compared, by reason.
+        checks_only: whether its job only checks results.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Answer:
     logs: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    checks_only: bool = False
 
     @property
     def total(self) -> int:
@@ -69,7 +71,7 @@ class Answer:
     def segments(self) -> list[tuple[str, float, float]]:
         """Each verdict that occurs, with place and width in a bar in percent."""
         found, begin = [], 0.0
-        for verdict in (*VERDICTS, "unsure", "right", "incomparable", "failed"):
+        for verdict in (*VERDICTS, "unsure", "right", "incomparable", "unchecked", "failed"):
             if share := 100 * self.counts[verdict] / self.total:
                 found.append((verdict, round(begin, 2), round(share, 2)))
                 begin += share
@@ -77,7 +79,7 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """Its comparison with the first one in words, from the first one's point of view."""
+        """In how many cases it has each verdict, is right, or has no time."""
         parts = [
             f"{words} in {self.counts[verdict]}"
             for verdict, words in (
@@ -88,7 +90,8 @@ class Answer:
                 ("unsure", "without an interval"),
                 ("right", "right"),
                 ("incomparable", "without a verdict"),
-                ("failed", "without a time"),
+                ("unchecked", "not checked"),
+                ("failed", "not right" if self.checks_only else "without a time"),
             )
             if self.counts[verdict]
         ]
@@ -155,6 +158,11 @@ def failures(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
+def checks_only(summaries: Iterable[Summary]) -> bool:
+    """Whether a job only checks results: some are right and have no time."""
+    return any(status_shown(one.status, one.columns["median_us"]) == RIGHT for one in summaries)
+
+
 def without_verdict(answers: Sequence[Answer]) -> list[str]:
     """On which implementations there is no verdict, in how many cases, and why, in sentences."""
     return [
@@ -164,18 +172,23 @@ def without_verdict(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[HeatRow]]:
-    """The comparison of each implementation with the first one, and the heat map of the ratios."""
+def answers(job: Job, summaries: Sequence[Summary]) -> tuple[list[Answer], list[HeatRow]]:
+    """The comparison of each implementation with the first one, and the heat map of the ratios.
+
+    A job that only checks results has an answer and a column for the first one, too.
+    """
     names: list[str] = json.loads(job.implementations)
     chosen = colours(names)
-    others = sorted(names[1:], key=lambda name: name == LIMIT)  # the limit is the last one
-    rivals = rivals_of(names)
-    found = {name: Answer(name, chosen[name]) for name in others}
+    checks = checks_only(summaries)
+    shown = names if checks else names[1:]
+    others = sorted(shown, key=lambda name: name == LIMIT)  # the limit is the last one
+    rivals = names if checks else rivals_of(names)
+    found = {name: Answer(name, chosen[name], checks_only=checks) for name in others}
     grid: dict[int, dict[str, Cell]] = {}
     least: dict[int, float] = {}
     keys: dict[int, str] = {}
     for position, key, _, name, status, columns, _, no_verdict in summaries:
-        if name == names[0]:
+        if name not in found:
             continue
         keys[position] = key
         compared = status == "ok" and not no_verdict
@@ -183,7 +196,7 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
         instead = status_shown(status, columns["median_us"])
         answer = found[name]
         if instead:
-            answer.counts["right" if instead == RIGHT else "failed"] += 1
+            answer.counts[instead if instead in (RIGHT, "unchecked") else "failed"] += 1
         elif no_verdict:
             answer.counts["incomparable"] += 1
             answer.reasons[no_verdict] += 1

@@ -136,6 +136,8 @@ def case_page(
         case=case,
         name=results.case_name(case.op, case.case),
         rows=rows,
+        # A job that only checks results has no times.
+        timed=any(row.median_us for row in rows) or not any(row.status == "ok" for row in rows),
         first=names[0],
         colours=chosen,
         lead=_lead(rows),
