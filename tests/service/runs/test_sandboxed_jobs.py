@@ -16,13 +16,14 @@ from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
 from tests.waiting import until
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
-from warpcall_service.runs.events import CaseMeasured, EnvironmentKnown, RunEvent
-from warpcall_service.runs.messages import Task
+from warpcall_service.runs.events import CaseMeasured, EnvironmentKnown, ProfileMade, RunEvent
+from warpcall_service.runs.messages import ProfileTask, Task
 from warpcall_service.runs.runner import Outcome, Run
 
 pytestmark = needs_bubblewrap
 
 LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
+SPEC = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 GOOD = """
 def permute(x, dims):
     return x.permute(dims).contiguous()
@@ -53,8 +54,14 @@ def _jobs_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", BRIEF["PYTHONPATH"])
 
 
-def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[RunEvent]]:
-    """Run a job of a plain implementation and an uploaded one."""
+def run(
+    folder: Path, source: str, *, profile: ProfileTask | None = None, **changes: Any
+) -> tuple[Outcome, Sequence[RunEvent]]:
+    """Run a job of a plain implementation and an uploaded one.
+
+    Args:
+        profile: to make, as of a job that has measured all its cases.
+    """
     given = settings(folder / "data", job_memory_bytes=1 << 30, **changes)
     task: Task = {
         "device": "cpu",
@@ -66,9 +73,10 @@ def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[Ru
         "implementations": ["torch", "ann/mine"],
         "precision": "quick",
         "seed": 1,
-        "cases": [(0, {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}})],
+        "cases": [] if profile else [(0, SPEC)],
         "memory_bytes": 1 << 30,
         "threads": 1,
+        "profile": profile,
     }
     events: list[RunEvent] = []
     lease = DeviceLease(lambda: False, lambda: False, lambda: None)
@@ -183,3 +191,38 @@ def test_what_uploads_of_a_job_print_is_bounded_and_no_line_of_the_log(
     assert "dropped" in "".join(ours)
     assert ours == [text for text in written if "forged" in text or "dropped" in text]
     assert sum(map(len, ours)) < 80_000
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("os._exit(3)", "its process ended early: exited with status 3"),
+        ("time.sleep(600)", "its call was not profiled within 2 s"),
+        ("raise ValueError('not now')", "it raised ValueError: not now"),
+        ("send({'done': True})", "its process sent what is no profile"),
+        ("send({'file': 'trace.json', 'nbytes': 4}); server.sendall(b'{}  ')", "no profile"),
+        ("send({'release': True}); send({'file': 'trace.json', 'nbytes': 1 << 40})", "are kept"),
+        ("server.sendall(bytes([255]) * 8)", "its process sent what is no profile"),
+    ],
+)
+def test_code_that_misbehaves_in_its_profile_fails_that_profile_only(
+    statement: str, error: str, tmp_path: Path
+) -> None:
+    recorded = f"if torch.autograd._profiler_enabled(): {statement}"
+    source = f"import time, torch\n{CONNECTION}" + GOOD.replace("return", f"{recorded}\n    return")
+    wanted: ProfileTask = {
+        "profiler": "torch",
+        "cases": [(0, SPEC, ["torch", "ann/mine"])],
+        "most_bytes": 1 << 20,
+        "ncu": "",
+        "limit_s": 40.0,
+        "call_s": 2.0,
+    }
+
+    outcome, events = run(tmp_path, source, profile=wanted)
+
+    torch, mine = (event for event in events if isinstance(event, ProfileMade))
+    assert (outcome.exit_class, outcome.detail) == ("ok", "")
+    assert (torch.implementation, torch.error) == ("torch", "")
+    assert b"traceEvents" in torch.content
+    assert (mine.implementation, error in mine.error) == ("ann/mine", True), mine.error

@@ -173,8 +173,9 @@ time.sleep(0.5)
 return open(f"/proc/{peer.pid}/stat").read().rpartition(")")[2].split()[0]
 """
     states = []
-    for uploads in ("trusted", "sandboxed"):
-        with running_job(settings(tmp_path / uploads, uploads), tmp_path) as job:  # type: ignore[arg-type]
+    modes: tuple[Uploads, ...] = ("trusted", "sandboxed")
+    for uploads in modes:
+        with running_job(settings(tmp_path / uploads, uploads), tmp_path) as job:
             states.append(job.does(code, timer=TIMER))
 
     assert states[0] != "T"
