@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from warpcall_kernels.measuring._inputs import PLACES
 from warpcall_kernels.measuring._memory import Sets
 from warpcall_kernels.op.launch import end_failed_capture
 
@@ -40,6 +41,7 @@ MOST_QUEUED = 1000  # calls, or graphs
 LONG_US = 20_000  # for longer calls, the first one is not noticeably slower
 ROW_CALLS = 20  # calls captured in one graph, for consecutive calls
 MAX_CPU_CACHE = 32 << 20  # assumed size of a CPU's last-level cache, if it is larger or unknown
+PLACE_STEP = 4099  # between the places of two sets of inputs
 KEPT = 4  # calls of a block whose outputs are kept until they are compared
 TIGHT_US = 5000  # of calls without pauses, so that the start of their block is a small part
 MOST_TIGHT = 32  # such calls; the outputs of all of them are kept
@@ -58,7 +60,10 @@ class Timed:
         repeats: calls in one sample.
         replay: runs the calls of a sample as one CUDA graph; if None, `call` runs `repeats` times.
         captured: what the calls of that graph return, by set of inputs.
-        kept: what the last calls returned, each with the number of its set of inputs.
+        fill: writes the values of a place of the pool into a set of inputs, given the number of the
+            set and the place; None if somebody else does it.
+        place: of the values of the first set at the last replay.
+        kept: what the last calls returned, each with the place of its values.
     """
 
     call: Call
@@ -70,13 +75,24 @@ class Timed:
     replay: Callable[[], None] | None = None
     tags: tuple[str, ...] = ()
     captured: Sequence[Any] = ()
+    fill: Callable[[int, int], None] | None = None
+    place: int = 0
     kept: collections.deque[tuple[int, Any]] = field(
         default_factory=lambda: collections.deque(maxlen=1)
     )
 
     def results(self) -> list[tuple[int, Any]]:
-        """What the last calls returned, with the set of inputs of each."""
-        return [*enumerate(self.captured)] if self.replay is not None else [*self.kept]
+        """What the last calls returned, each with the place of its values in the pool."""
+        if self.replay is None:
+            return [*self.kept]
+        return [(place_of(self.place, number), out) for number, out in enumerate(self.captured)]
+
+    def fill_sets(self, which: int, place: int) -> None:
+        """Write values into the sets of inputs of one sample."""
+        if self.fill is not None:
+            for i in range(which, which + self.repeats):
+                number = i % len(self.sets)
+                self.fill(number, place_of(place, number))
 
     @property
     def nbytes(self) -> int:
@@ -99,12 +115,14 @@ class Tight:
         run: makes them and waits for their end.
         count: number of calls.
         flushes: whether the cache is overwritten before each of them.
-        results: what the calls return, with the set of inputs of each.
+        stays: whether each run writes its outputs to the same memory.
+        results: what the calls return, each with the number of its set of inputs.
     """
 
     run: Callable[[], None]
     count: int
     flushes: bool
+    stays: bool
     results: Callable[[], Sequence[tuple[int, Any]]]
 
 
@@ -175,10 +193,12 @@ class Clock:
         """Wall time of one sample in us."""
         return self.overhead_us + max(timed.rough_us, timed.host_us) * timed.repeats
 
-    def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
+    def block(self, work: Sequence[tuple[Timed, int]], places: Sequence[int] = ()) -> list[float]:
         """Take samples in order, and return the time of a call in us for each.
 
-        The int of each pair chooses the set of inputs.
+        Args:
+            work: what to call, and the number of the set of inputs for each sample.
+            places: of the values in the pool, for each sample; none if inputs keep their values.
         """
         raise NotImplementedError
 
@@ -208,8 +228,8 @@ class Clock:
         """Overwrite the cache."""
         self._flush.zero_()
 
-    def sample_us(self, timed: Timed, which: int) -> float:
-        """Take one sample on a CPU, with the cache as it is."""
+    def sample_us(self, timed: Timed, which: int, place: int | None) -> float:
+        """Take one sample on a CPU, with inputs and cache as they are."""
         raise NotImplementedError
 
 
@@ -230,18 +250,25 @@ class CudaClock(Clock):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
+    def block(self, work: Sequence[tuple[Timed, int]], places: Sequence[int] = ()) -> list[float]:
+        for (timed, _), first_place in zip(reversed(work), reversed(places), strict=False):
+            timed.place = first_place  # in the end that of its first sample
+        for timed in {id(t): t for t, _ in work if t.replay is not None and places}.values():
+            timed.fill_sets(0, timed.place)
         first, which = work[0]
         if first.rough_us < LONG_US:
             self._run_sample(first, which)  # not timed, since the first call after a pause is slow
         pairs = []
-        for timed, which in work:
+        for i, (timed, which) in enumerate(work):
             begin, end = _event(), _event()
             torch.cuda._sleep(self._wait_cycles(timed))  # type: ignore[no-untyped-call]  # torch's gap
+            place = places[i] if places else None
             if timed.replay is None:
+                if place is not None:  # a call that does not wait for this reads other values
+                    timed.fill_sets(which, place)
                 self._flush.zero_()
             begin.record()
-            self._run_sample(timed, which)
+            self._run_sample(timed, which, place)
             end.record()
             pairs.append((begin, end))
         self.synchronize()
@@ -279,10 +306,11 @@ class CudaClock(Clock):
         if timed.repeats > 1:
 
             def sample() -> None:
-                self._run_sample(timed, 0)
+                self._run_sample(timed, 0, 0)
                 self.synchronize()
 
-            return Tight(sample, timed.repeats, False, timed.results)
+            stays = timed.replay is not None
+            return Tight(sample, timed.repeats, False, stays, lambda: _by_set(timed))
         count = max(2, min(most, MOST_TIGHT, int(TIGHT_US / max(timed.rough_us, 1))))
         kept: list[tuple[int, Any]] = []
 
@@ -292,6 +320,7 @@ class CudaClock(Clock):
                 kept.append((i % len(timed.sets), timed.call(timed.sets[i % len(timed.sets)])))
 
         graph = torch.cuda.CUDAGraph()
+        stays = True
         try:
             with _capturing(graph):
                 calls()
@@ -300,7 +329,7 @@ class CudaClock(Clock):
             raise
         except RuntimeError:  # as in `_join`
             self.synchronize()
-            timed.tags = (*timed.tags, "not captured")
+            timed.tags, stays = (*timed.tags, "not captured"), False
 
             def once() -> None:
                 kept.clear()
@@ -311,7 +340,7 @@ class CudaClock(Clock):
             self.synchronize()
 
         run()
-        return Tight(run, count, True, lambda: kept)
+        return Tight(run, count, True, stays, lambda: kept)
 
     def flush_us(self) -> float:
         """The time in us in which the cache is overwritten."""
@@ -327,11 +356,11 @@ class CudaClock(Clock):
         self.synchronize()
         return float(min(1000 * begin.elapsed_time(end) / TRIALS for begin, end in pairs))
 
-    def _run_sample(self, timed: Timed, which: int) -> None:
+    def _run_sample(self, timed: Timed, which: int, place: int | None = None) -> None:
         if timed.replay is not None:
             timed.replay()
         else:
-            _run_calls(timed, which)
+            _run_calls(timed, which, place)
 
     def _wait_cycles(self, timed: Timed) -> int:
         queued_us = 10 if timed.replay is not None else timed.host_us * timed.repeats
@@ -369,16 +398,19 @@ class CpuClock(Clock):
         self.overhead_us = FLUSH_FACTOR * self.cache_bytes / 5e3  # at 5 GB/s
         super().__init__()
 
-    def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
+    def block(self, work: Sequence[tuple[Timed, int]], places: Sequence[int] = ()) -> list[float]:
         samples = []
-        for timed, which in work:
+        for i, (timed, which) in enumerate(work):
+            place = places[i] if places else None
+            if place is not None:
+                timed.fill_sets(which, place)
             self.flush()
-            samples.append(self.sample_us(timed, which))
+            samples.append(self.sample_us(timed, which, place))
         return samples
 
-    def sample_us(self, timed: Timed, which: int) -> float:
+    def sample_us(self, timed: Timed, which: int, place: int | None) -> float:
         begin = time.perf_counter_ns()
-        _run_calls(timed, which)
+        _run_calls(timed, which, place)
         return (time.perf_counter_ns() - begin) / 1000 / timed.repeats
 
     def in_a_row(self, timed: Timed, most_us: float) -> Row:
@@ -397,11 +429,31 @@ class CpuClock(Clock):
         timed.method = f"perf_counter over {timed.repeats}"
 
 
-def _run_calls(timed: Timed, which: int) -> None:
+def place_of(place: int, number: int) -> int:
+    """The place in the pool of the values of a set of inputs.
+
+    Args:
+        place: that of the sample.
+        number: of the set.
+    """
+    return (place + PLACE_STEP * number) % PLACES
+
+
+def _run_calls(timed: Timed, which: int, place: int | None) -> None:
     """Make the calls of a sample, with sets of inputs from number `which` on."""
     for i in range(which, which + timed.repeats):
         number = i % len(timed.sets)
-        timed.kept.append((number, timed.call(timed.sets[number])))
+        result = timed.call(timed.sets[number])
+        if place is not None:
+            timed.kept.append((place_of(place, number), result))
+
+
+def _by_set(timed: Timed) -> list[tuple[int, Any]]:
+    """What the calls of a sample that began with the first set returned, by set."""
+    if timed.replay is not None:
+        return [*enumerate(timed.captured)]
+    last = range(timed.repeats)[-len(timed.kept) :]
+    return [(number, result) for number, (_, result) in zip(last, timed.kept, strict=True)]
 
 
 def clock(device: torch.device) -> Clock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels.measuring._clock import KEPT, Clock, Inputs, Row, Tight, Timed
-from warpcall_kernels.measuring._inputs import SENTINEL, Buffer, BufferLayout, Values
+from warpcall_kernels.measuring._inputs import SENTINEL, Buffer, BufferLayout, Pool, Values
 from warpcall_kernels.measuring._memory import Sets, poison
 from warpcall_kernels.measuring._outputs import own_tensors
 from warpcall_kernels.op.declaration import Meta
@@ -41,20 +42,24 @@ class BufferSets(Sets):
 
         super().__init__(new_set)
         self.buffers = buffers
+        self.layouts = layouts
+        self.written: dict[int, tuple[object, Values]] = {}  # by whom, and what, by set
 
-    def write(self, which: int, values: Values) -> None:
-        """Write values into a set."""
+    def write(self, which: int, values: Values, whose: object = None) -> None:
+        """Write values into a set, for a call of somebody."""
         self.first(which + 1)
+        self.written[which] = whose, values
         for name, flat in values.flat.items():
             self.buffers[which][name].write(flat)
 
-    def changed(self, which: int, values: Values) -> str | None:
-        """The name of an input that has other values now; None if all are as they were written."""
-        for name, flat in values.flat.items():
-            buffer = self.buffers[which][name]
-            if not buffer.has_only(flat):
-                buffer.bytes.fill_(SENTINEL)  # so that nobody else is blamed for it
-                return name
+    def changed(self, whose: object) -> str | None:
+        """The name of an input that was written for a call of somebody and is different now."""
+        for which, (owner, values) in self.written.items():
+            for name, flat in values.flat.items():
+                buffer = self.buffers[which][name]
+                if owner is whose and not buffer.has_only(flat):
+                    buffer.bytes.fill_(SENTINEL)  # so that nobody else is blamed for it
+                    return name
         return None
 
 
@@ -65,27 +70,34 @@ class Executor:
         function: takes the inputs by name.
         sets: its inputs.
         metas: shapes and dtypes of its outputs.
+        pool: of the values that are written before timed calls; None if another process writes them.
     """
 
     def __init__(
-        self, function: Function, sets: BufferSets, metas: Mapping[str, Meta], clock: Clock
+        self,
+        function: Function,
+        sets: BufferSets,
+        metas: Mapping[str, Meta],
+        clock: Clock,
+        pool: Pool | None,
     ) -> None:
         self._function = function
         self._sets = sets
         self._metas = metas
         self._clock = clock
         self._device = clock.device
+        self.pool = pool
         self._last: Outputs = ()  # of the last `call`
         self.timed: Timed | None = None
         self.raised: BaseException | None = None  # by the function, in a timed call
 
     def write(self, which: int, values: Values) -> None:
         """Write the inputs of a set."""
-        self._sets.write(which, values)
+        self._sets.write(which, values, self)
 
-    def changed(self, which: int, values: Values) -> str | None:
-        """The name of an input of a set that is not as it was written, or None."""
-        return self._sets.changed(which, values)
+    def changed(self) -> str | None:
+        """The name of an input that is not as it was written for its last calls, or None."""
+        return self._sets.changed(self)
 
     def call(self, returned: Callable[[], None] = lambda: None) -> Called:
         """Call the function once with the first set of inputs.
@@ -109,7 +121,7 @@ class Executor:
             returned()
             torch.cuda.synchronize(self._device)
             peak = max(0, torch.cuda.max_memory_allocated(self._device) - before)
-        outputs = self._own(result, (0,), (self._last,))
+        outputs = self._own(result, (self._last,))
         self._last = outputs if self._kept(2) == 2 else ()
         return Called(outputs, peak)
 
@@ -117,6 +129,8 @@ class Executor:
         """Call the function some times, so that it can be timed."""
         timed = self._clock.ready(self._call, self._sets)
         timed.kept = collections.deque(maxlen=self._kept(KEPT))
+        if self.pool is not None:
+            timed.fill = self._fill
         self._last = ()
         self.timed = timed
 
@@ -125,14 +139,19 @@ class Executor:
         assert self.timed is not None
         self._clock.shorten(self.timed, self._sets)
 
-    def take(self, numbers: Sequence[int]) -> list[float]:
-        """Take samples, each with a set of inputs, and return the time of a call in us."""
+    def take(self, numbers: Sequence[int], places: Sequence[int]) -> list[float]:
+        """Take samples, and return the time of a call in us for each.
+
+        Args:
+            numbers: of their sets of inputs.
+            places: of the values in the pool.
+        """
         assert self.timed is not None
         timed = self.timed
-        return self._clock.block([(timed, which % len(timed.sets)) for which in numbers])
+        return self._clock.block([(timed, which % len(timed.sets)) for which in numbers], places)
 
     def results(self) -> list[tuple[int, Outputs]]:
-        """The outputs of the last calls, each with the number of its set of inputs.
+        """The outputs of the last calls, each with the place of its values in the pool.
 
         Raises:
             Wrong: one of them is not what a result must be.
@@ -144,7 +163,7 @@ class Executor:
         """Calls without pauses, and `results` in the form of `Executor.results`."""
         assert self.timed is not None
         found = self._clock.tightly(self.timed, self._kept(1 << 10))
-        return Tight(found.run, found.count, found.flushes, lambda: self._all_own(found.results()))
+        return dataclasses.replace(found, results=lambda: self._all_own(found.results()))
 
     def row(self, most_us: float) -> Row:
         """Consecutive calls, for the time with inputs that may be in the cache."""
@@ -154,6 +173,10 @@ class Executor:
     def close(self) -> None:
         """Give up what was kept."""
         self.timed, self._last, self.raised = None, (), None
+
+    def _fill(self, number: int, place: int) -> None:
+        assert self.pool is not None
+        self._sets.write(number, self.pool.at(place), self)
 
     def _call(self, inputs: Inputs) -> Any:
         try:
@@ -168,13 +191,14 @@ class Executor:
 
     def _all_own(self, results: Sequence[tuple[int, Any]]) -> list[tuple[int, Outputs]]:
         found: list[tuple[int, Outputs]] = []
-        for which, result in results:
-            earlier = [outputs for _, outputs in found]
-            found.append((which, self._own(result, (which,), earlier)))
+        for key, result in results:
+            found.append((key, self._own(result, [outputs for _, outputs in found])))
         return found
 
-    def _own(self, result: Any, sets: Sequence[int], earlier: Sequence[Outputs]) -> Outputs:
+    def _own(self, result: Any, earlier: Sequence[Outputs]) -> Outputs:
         inputs = {
-            name: t for which in sets for name, t in self._sets.first(which + 1)[which].items()
+            f"{name} of set {number}": buffer.bytes
+            for number, made in enumerate(self._sets.buffers)
+            for name, buffer in made.items()
         }
         return own_tensors(result, self._metas, self._device, inputs, earlier)

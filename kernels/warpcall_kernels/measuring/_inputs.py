@@ -1,8 +1,8 @@
 """Inputs of a case: where they lie in memory, and fresh values for them.
 
-A process that calls an implementation has sets of buffers for its inputs. Before each block of timed
-calls all of them get new values. These are cut out of a pool of random values, at a random place
-that no implementation knows, so that writing them costs no more than a copy.
+A process that calls an implementation has sets of buffers for its inputs. Before each timed call they
+get new values. These are cut out of a pool of random values, at a random place that no implementation
+knows before, so that writing them costs no more than a copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,40 +126,45 @@ class Values:
 
 
 class Pool:
-    """Random values of a case, for any number of sets of inputs.
+    """Random values of a case, which differ at each of its places.
 
     Args:
-        inputs: what is drawn.
-        seed: of the drawn values.
-        device: where they are drawn and kept.
+        layouts: of the inputs.
+        flat: for each input the values of all places, PLACES - 1 more than it has.
     """
 
-    def __init__(self, inputs: Mapping[str, Sample], seed: int, device: torch.device) -> None:
+    def __init__(self, layouts: Mapping[str, BufferLayout], flat: Mapping[str, Tensor]) -> None:
+        self.layouts = layouts
+        self.flat = flat
+
+    @classmethod
+    def draw(cls, inputs: Mapping[str, Sample], seed: int, device: torch.device) -> Pool:
+        """Draw a pool from a seed."""
         generator = torch.Generator(device).manual_seed(seed)
-        self.layouts = {name: layout_of(sample) for name, sample in inputs.items()}
-        self._pools = {
-            name: dataclasses.replace(
-                sample, shape=(self.layouts[name].span + PLACES,), layout="contiguous"
-            ).draw(generator, device)
-            for name, sample in inputs.items()
-        }
-        self._random = np.random.default_rng()
+        layouts = {name: layout_of(sample) for name, sample in inputs.items()}
+        return cls(
+            layouts,
+            {
+                name: dataclasses.replace(
+                    sample, shape=(pool_size(layouts[name]),), layout="contiguous"
+                ).draw(generator, device)
+                for name, sample in inputs.items()
+            },
+        )
 
-    def first(self) -> Values:
-        """The values that the seed alone determines."""
-        return self._at(dict.fromkeys(self._pools, 0))
-
-    def fresh(self) -> Values:
-        """Values from a random place of each pool."""
-        return self._at({name: int(self._random.integers(PLACES)) for name in self._pools})
-
-    def _at(self, places: Mapping[str, int]) -> Values:
+    def at(self, place: int) -> Values:
+        """The values of all inputs at a place."""
         flat, tensors = {}, {}
-        for name, pool in self._pools.items():
-            layout, place = self.layouts[name], places[name]
+        for name, pool in self.flat.items():
+            layout = self.layouts[name]
             flat[name] = pool[place : place + layout.span]
             tensors[name] = pool.as_strided(layout.shape, layout.strides, place)
         return Values(flat, tensors)
+
+
+def pool_size(layout: BufferLayout) -> int:
+    """Elements of the pool of an input."""
+    return layout.span + PLACES
 
 
 def values_of(tensors: Mapping[str, Tensor]) -> Values:

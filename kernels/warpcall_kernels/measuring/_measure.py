@@ -25,7 +25,7 @@ from warpcall_kernels.measuring._context import (
 )
 from warpcall_kernels.measuring._executor import BufferSets, Executor
 from warpcall_kernels.measuring._implementations import LIMIT, Implementation, find
-from warpcall_kernels.measuring._inputs import Pool, Values, values_of
+from warpcall_kernels.measuring._inputs import PLACES, Pool, Values, values_of
 from warpcall_kernels.measuring._memory import Sets, copy_source
 from warpcall_kernels.measuring._observe import Observer, Reading, observer
 from warpcall_kernels.measuring._outputs import Wrong
@@ -51,7 +51,6 @@ READ_EVERY_S = 0.3  # clock, power and temperature; some ms, and never in a time
 MAX_READINGS = 2000
 CALM_US = 20_000  # a lease that allows so much says that nobody waits for the device
 EXTRA_US = 1_000_000  # of consecutive calls, for the hot time and the energy
-FRESH_S = 0.02  # for which inputs keep their values; longer blocks end with new ones
 CHECK_SHARE = 0.25  # of the time of rounds, for comparing outputs of timed calls
 CHECK_S = 0.02  # for those of one implementation after one block
 FEWEST_CHECKS = 4  # compared outputs of each implementation, however long that takes
@@ -123,6 +122,7 @@ class _Measurement:
         progress: Progress,
     ) -> None:
         self.candidates: list[Candidate] = []
+        self._columns: list[Candidate] = []  # that have a column in the rounds
         self._begin = time.monotonic()
         self._case = case
         self._device = device
@@ -138,12 +138,10 @@ class _Measurement:
         self._nbytes = case.bytes_moved
         self._clock = clock(device)
         self._observer = Observer()
-        self._pool = Pool(case.inputs, seed, device)
+        self._random = random.SystemRandom()
+        self._pool = Pool.draw(case.inputs, seed, device)
         self._sets = BufferSets(self._pool.layouts, device)  # of implementations in this process
-        self._written: dict[int, Values] = {}  # the values of each set
-        self._expected: dict[int, Expected] = {}  # what the reference makes of them
-        self._fresh_at = 0.0
-        self._check_s = 0.0
+        self._check_s = 0.0  # for comparing outputs of timed calls
 
     def add(self, name: str, found: Implementation | None, deadlines: Deadlines) -> None:
         """Add an implementation, or the limit; an error becomes its result."""
@@ -151,15 +149,15 @@ class _Measurement:
         self.candidates.append(candidate)
         if found is None:
             return
-        case, layouts, metas = self._case, self._pool.layouts, self._case.outputs
+        case, pool, metas = self._case, self._pool, self._case.outputs
         with failing(candidate):
             if found.process is None:
                 function = found.build(case.op, case.params)
-                candidate.executor = Executor(function, self._sets, metas, self._clock)
+                candidate.executor = Executor(function, self._sets, metas, self._clock, pool)
             else:
                 process, role = found.process
                 candidate.executor = RemoteExecutor(
-                    process, role, case.params, layouts, metas, self._clock, deadlines
+                    process, role, case.params, pool, metas, self._clock, deadlines
                 )
 
     def close(self) -> None:
@@ -186,7 +184,8 @@ class _Measurement:
         """Warm up and take rounds, again if an implementation fails meanwhile."""
         rounds = Rounds(0, self._precision)
         while any(c.name in asked for c in self._timed_candidates()):
-            rounds = Rounds(len(self._timed_candidates()), self._precision, self._seed)
+            self._columns = self._timed_candidates()
+            rounds = Rounds(len(self._columns), self._precision, self._seed)
             self._readings.clear()
             try:
                 self._warm_up()
@@ -216,7 +215,7 @@ class _Measurement:
                         c.executor.write(0, values)
                         outputs, c.peak_bytes = c.executor.call()
                         expected.check(outputs, f"seed {seed}")
-                        _check_inputs(c, 0, values)
+                        _check_inputs(c)
                         del outputs
                     self._stop_if_lost(c)
             self._report("correctness")  # the next draw and its reference belong to no candidate
@@ -224,12 +223,9 @@ class _Measurement:
 
     def _prepare(self) -> None:
         """Prepare the timing of candidates. If one of them is short, all are timed as short ones."""
-        first = self._pool.first()
+        first = self._pool.at(0)
         self._nbytes = self._case.op.bytes_moved(**first.tensors, **self._case.params)
         nbytes, device = self._nbytes, self._device  # a reference to self would keep all in memory
-        for which in range(SWAPPED):
-            self._written[which] = first
-        self._refresh()
         for c in self.candidates:
             if c.status != "ok":
                 continue
@@ -239,20 +235,17 @@ class _Measurement:
                     c.sets = Sets(lambda: {"x": copy_source(nbytes, device)})
                     c.timed = self._clock.ready(lambda inputs: inputs["x"].clone(), c.sets)
                 else:
+                    for which in range(SWAPPED):
+                        c.executor.write(which, first)
                     c.executor.ready()
                 self._estimate(c)
             self._stop_if_lost(c)
         self._shorten()
         for c in self._timed_candidates():
-            if c.remote is not None:
+            if c.remote is not None and self._device.type == "cuda":
                 with failing(c):
                     c.remote.tighten()
                 self._stop_if_lost(c)
-        number = [
-            c.remote.facts.sets for c in self._timed_candidates() if c.remote and c.remote.facts
-        ]
-        for which in range(max([*number, len(self._sets.buffers)])):
-            self._written.setdefault(which, first)
 
     def _shorten(self) -> None:
         short_us = self._clock.short_us
@@ -269,38 +262,16 @@ class _Measurement:
                     self._estimate(c)
                 self._stop_if_lost(c)
 
-    def _refresh(self) -> None:
-        """Write fresh values into all sets of inputs, unless they are fresh."""
-        now = time.monotonic()
-        if now < self._fresh_at + FRESH_S:
-            return
-        self._expected.clear()
-        for c in self.candidates:
-            if c.here is not None:
-                c.here.kept.clear()
-        for which in self._written:
-            values = self._written[which] = self._pool.fresh()
-            if which < max(1, len(self._sets.buffers)):
-                self._sets.write(which, values)
-            for c in self.candidates:
-                if c.remote is not None and c.status == "ok" and which < c.remote.sets:
-                    with failing(c):
-                        c.remote.write(which, values)
-        self._fresh_at = time.monotonic()
-
-    def _check_timed(
-        self, c: Candidate, results: Sequence[tuple[int, Any]], limit_s: float
-    ) -> None:
+    def _check_timed(self, c: Candidate, results: Sequence[tuple[Values, Any]]) -> None:
         """Compare outputs of timed calls, at least one, in random order."""
         begin = time.monotonic()
-        for which, outputs in random.sample(results, len(results)):
-            if which not in self._expected:
-                self._expected[which] = Expected(self._case, self._written[which], self._device)
-            self._expected[which].check(outputs, "a timed call")
+        for values, outputs in self._random.sample(results, len(results)):
+            Expected(self._case, values, self._device).check(outputs, "a timed call")
             c.checked += 1
-            if time.monotonic() > begin + limit_s:
+            if time.monotonic() > begin + CHECK_S:
                 break
-        _check_inputs(c, which, self._written[which])
+        _check_inputs(c)
+        self._check_s += time.monotonic() - begin
 
     def _check_block(self, took_part: Sequence[Candidate], begin: float) -> None:
         """Compare outputs of timed calls of a block, as many as the time allows.
@@ -308,16 +279,16 @@ class _Measurement:
         Raises:
             _Dropped: one of them is wrong, or an implementation has failed in the block.
         """
-        for c in random.sample(took_part, len(took_part)):
-            now = time.monotonic()
+        for c in self._random.sample(took_part, len(took_part)):
+            spent_s = time.monotonic() - begin
             if c.executor is None or c.status != "ok":
                 continue
-            if c.checked >= FEWEST_CHECKS and self._check_s > CHECK_SHARE * (now - begin):
+            if c.checked >= FEWEST_CHECKS and self._check_s > CHECK_SHARE * spent_s:
                 continue
             with failing(c):
-                self._check_timed(c, c.executor.results(), CHECK_S)
+                results = c.executor.results()
+                self._check_timed(c, [(self._pool.at(place), out) for place, out in results])
             self._stop_if_lost(c)
-            self._check_s += time.monotonic() - now
         for c in took_part:
             if c.status != "ok":
                 raise _Dropped
@@ -329,12 +300,13 @@ class _Measurement:
             _Dropped: it failed.
         """
         assert c.remote is not None
-        self._fresh_at = 0.0
-        self._refresh()
         with failing(c):
+            written = [self._pool.at(self._new_place()) for _ in range(c.remote.sets)]
+            for which, values in enumerate(written):
+                c.remote.write(which, values)
             with self._leased():
                 results = c.remote.take_tight()
-            self._check_timed(c, results, CHECK_S)
+            self._check_timed(c, [(written[which], outputs) for which, outputs in results])
         if c.status != "ok":
             raise _Dropped
 
@@ -347,6 +319,8 @@ class _Measurement:
                 self._take_tight(c)
             with failing(c):
                 c.doubt = c.remote.doubt(found.value)
+                if not c.doubt and not c.remote.is_confirmed(found.value):
+                    c.tags = (*c.tags, "unconfirmed")
             if c.status != "ok":
                 raise _Dropped
 
@@ -355,19 +329,27 @@ class _Measurement:
         found: list[float] = []
         for _ in range(TRIALS if c.ready.rough_us < LONG_US else 1):
             with self._leased():
-                found += self._samples_us([(c, 0)])
+                found += self._samples_us([(c, 0, self._new_place())])
         c.ready.rough_us = float(np.median(found))
 
-    def _samples_us(self, work: Sequence[tuple[Candidate, int]]) -> list[float]:
-        """Take samples of one process in order, with the set of inputs of each."""
-        remote = work[0][0].remote
+    def _new_place(self) -> int:
+        """A place in the pool that nobody can know."""
+        return self._random.randrange(PLACES)
+
+    def _samples_us(self, work: Sequence[tuple[Candidate, int, int]]) -> list[float]:
+        """Take samples of one process in order, each with a set of inputs and a place in the pool."""
+        remote, places = work[0][0].remote, [place for _, _, place in work]
         if remote is not None:
-            return remote.take([which for _, which in work])
-        timed = [(c.here, which) for c, which in work]
+            return remote.take([which for _, which, _ in work], places)
+        timed = [(c.here, which) for c, which, _ in work]
+        for t, _ in timed:
+            if t is not None:
+                t.kept.clear()  # so that only outputs of this block are compared
         try:
-            return self._clock.block([(t, w % len(t.sets)) for t, w in timed if t is not None])
+            block = [(t, which % len(t.sets)) for t, which in timed if t is not None]
+            return self._clock.block(block, places)
         except BaseException as error:
-            for c, _ in work:
+            for c, _, _ in work:
                 if isinstance(c.executor, Executor) and c.executor.raised is error:
                     with failing(c):
                         raise
@@ -451,7 +433,6 @@ class _Measurement:
     ) -> Iterator[None]:
         """Take scheduled samples in blocks, each as long as its lease allows; yield after each."""
         while samples:
-            self._refresh()
             with self._leased() as block_us:
                 count = self._fitting(samples, block_us)
                 block, samples = samples[:count], samples[count:]
@@ -476,8 +457,12 @@ class _Measurement:
             places.append(place)
         samples_us = [float("nan")] * len(block)
         for _, places in turns:
-            work = [(self._candidate_of(block[i]), block[i].inputs) for i in places]
+            work = [
+                (self._candidate_of(block[i]), block[i].inputs, self._new_place()) for i in places
+            ]
             c = work[0][0]
+            if c.status != "ok":  # it failed in this block
+                continue
             with failing(c) if c.remote is not None else contextlib.nullcontext():
                 for i, time_us in zip(places, self._samples_us(work), strict=True):
                     samples_us[i] = time_us
@@ -495,8 +480,7 @@ class _Measurement:
         return len(samples)
 
     def _candidate_of(self, sample: ScheduledSample) -> Candidate:
-        candidates = self._timed_candidates()
-        return candidates[sample.candidate % len(candidates)]  # twin: the first
+        return self._columns[sample.candidate % len(self._columns)]  # twin: the first
 
     def _read(self, number: int) -> None:
         """Read clock, power and temperature after a round, if it is time; no lease is held."""
@@ -619,8 +603,8 @@ class _Measurement:
         )
 
 
-def _check_inputs(c: Candidate, which: int, values: Values) -> None:
+def _check_inputs(c: Candidate) -> None:
     """Raise Wrong if a call has changed its inputs, or the memory next to them."""
     assert c.executor is not None
-    if (name := c.executor.changed(which, values)) is not None:
+    if (name := c.executor.changed()) is not None:
         raise Wrong(f"the call wrote to {name}, or next to it")

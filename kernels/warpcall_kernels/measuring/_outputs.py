@@ -74,7 +74,7 @@ def check_extents(
             if nbytes and count and begin < address + count and address < begin + nbytes:
                 raise Wrong(
                     f"{name} must have memory of its own, it shares some with "
-                    f"{other.partition(', ')[0]}"
+                    f"{other.partition(', ')[0].partition(' of set ')[0]}"
                 )
         seen[f"the output {name}"] = begin, nbytes
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import numpy as np
@@ -19,10 +21,10 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels.measuring import _frames
-from warpcall_kernels.measuring._clock import SWAPPED, Clock
+from warpcall_kernels.measuring._clock import SWAPPED, Clock, place_of
 from warpcall_kernels.measuring._executor import Called, Outputs
 from warpcall_kernels.measuring._failures import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES, printable
-from warpcall_kernels.measuring._inputs import BufferLayout, Values, is_image
+from warpcall_kernels.measuring._inputs import BufferLayout, Pool, Values, is_image
 from warpcall_kernels.measuring._outputs import Wrong, check_extents
 from warpcall_kernels.measuring._result import Status
 from warpcall_kernels.measuring._spec import CODES
@@ -35,7 +37,8 @@ MOST_US = 1e10
 PINGS = 15
 MOST_LATENCY_US = {"cpu": 2000.0, "cuda": 400.0}  # of an answer, that a claim may hide behind
 DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
-SLACK_US = {"cpu": 60.0, "cuda": 60.0}  # of our clock around one block
+SLACK_US = {"cpu": 150.0, "cuda": 60.0}  # of our clock around one block
+UNCONFIRMED = 0.3  # share of a sample on a CPU that the slack may be
 TAKE_S = 30.0  # beyond the expected time of a block
 
 
@@ -173,6 +176,10 @@ class RemoteProcess:
         peer.sock.close()
         return how
 
+    def broken(self, what: str) -> RemoteFailed:
+        """End a process that sent what it may not send."""
+        return self._ended(what)
+
     def _ended(self, what: str) -> RemoteFailed:
         how = self.end()
         if how == "out of memory":
@@ -187,7 +194,7 @@ class RemoteProcess:
         try:
             status, error, traceback = failed["status"], failed["error"], failed["traceback"]
         except (KeyError, TypeError):
-            return self._ended("an answer")
+            return self.broken("an answer")
         if status not in get_args(Status) or status in ("ok", "invalid", "timeout", "crashed"):
             status = "error"
         text = None if traceback is None else printable(str(traceback)[:MAX_TRACEBACK_BYTES])
@@ -210,6 +217,7 @@ class Facts:
     results: Sequence[Any] = ()
     count: int = 1
     flushes: bool = False
+    tight_results: Sequence[Any] = ()
 
 
 class RemoteExecutor:
@@ -218,6 +226,7 @@ class RemoteExecutor:
     Args:
         role: "" for an uploaded function; of a problem's process "reference", "torch" or
             "torch.compile".
+        pool: of the values of the inputs.
         metas: shapes and dtypes of the outputs.
 
     Raises:
@@ -229,20 +238,24 @@ class RemoteExecutor:
         process: RemoteProcess,
         role: str,
         params: Mapping[str, ParamValue],
-        layouts: Mapping[str, BufferLayout],
+        pool: Pool,
         metas: Mapping[str, Meta],
         clock: Clock,
         deadlines: Deadlines,
     ) -> None:
         self._process = process
-        self._layouts = layouts
+        self._pool = pool
+        self._layouts = layouts = pool.layouts
         self._metas = metas
         self._clock = clock
         self._device = clock.device
         self._deadlines = deadlines
         self._called = False
         self._addresses: list[dict[str, Any]] = []
+        self._written: dict[int, Values] = {}  # into its sets of inputs, for its last calls
+        self._places: set[int] = set()  # of the values of its last calls
         self._over_us: list[float] = []  # our clock around a call, less its claim
+        self._pings_us: list[float] = []  # our clock around requests for nothing
         self._tight_us: list[float] = []  # our clock around calls without pauses
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
@@ -265,20 +278,22 @@ class RemoteExecutor:
             self._add_sets(
                 self._ask("sets", self._deadlines.call_s, "more inputs", count=which + 1)
             )
+        self._written[which] = values
         with _reaching():
             for name, flat in values.flat.items():
                 layout, at = self._layouts[name], self._addresses[which][name]
                 place = at["address"] + layout.begin * layout.dtype.itemsize
                 self._window.write({**at, "address": place}, flat.view(torch.uint8))
 
-    def changed(self, which: int, values: Values) -> str | None:
-        """The name of an input of a set that is not as it was written, or None."""
+    def changed(self) -> str | None:
+        """The name of an input that is not as it was written for its last calls, or None."""
         with _reaching():
-            for name, flat in values.flat.items():
-                layout = self._layouts[name]
-                found = self._window.read(self._addresses[which][name], layout.nbytes)
-                if not is_image(found, layout, flat):
-                    return name
+            for which, values in self._written.items():
+                for name, flat in values.flat.items():
+                    layout = self._layouts[name]
+                    found = self._window.read(self._addresses[which][name], layout.nbytes)
+                    if not is_image(found, layout, flat):
+                        return name
         return None
 
     def call(self) -> Called:
@@ -292,52 +307,56 @@ class RemoteExecutor:
 
     def ready(self) -> None:
         """Call the function some times, so that it can be timed."""
+        if self._device.type == "cuda":
+            self._write_pool()
         self._learn(self._ask("ready", self._many_s(10), "its first calls"))
 
     def shorten(self) -> None:
         """Time many calls in each sample."""
         self._learn(self._ask("shorten", self._many_s(10), "the capture of its calls"))
 
-    def take(self, numbers: Sequence[int]) -> list[float]:
-        """Take samples, each with a set of inputs, and return the time of a call in us."""
+    def take(self, numbers: Sequence[int], places: Sequence[int]) -> list[float]:
+        """Take samples, and return the time of a call in us for each. Arguments as for `Executor`."""
         if self._device.type == "cpu":
-            return [self._sample(which) for which in numbers]
+            return [self._sample(*one) for one in zip(numbers, places, strict=True)]
         begin = time.perf_counter_ns()
         answer = self._ask(
-            "take", self._many_s(len(numbers)), "its timed calls", numbers=[*numbers]
+            "take",
+            self._many_s(len(numbers)),
+            "its timed calls",
+            numbers=[*numbers],
+            places=[*places],
         )
         spent_us = (time.perf_counter_ns() - begin) / 1000
+        self._note_places(numbers, places)
         samples_us = self._times(answer, len(numbers))
         if sum(samples_us) * self._known.repeats > spent_us:
             self._claims_over += 1
         return samples_us
 
     def results(self) -> list[tuple[int, Outputs]]:
-        """The outputs of the last calls, each with the number of its set of inputs."""
+        """The outputs of the last calls, each with the place of its values in the pool."""
         if self._device.type == "cpu":
-            return self._read_results(self._known.results)
+            return self._read_results(self._known.results, self._places)
         answer = self._ask("results", self._deadlines.call_s, "its results")
-        return self._read_results(answer["results"])
+        return self._read_results(answer["results"], self._places)
 
     def tighten(self) -> None:
         """Prepare calls without pauses, whose time this process measures."""
-        if self._device.type == "cuda":
-            limit_s = self._many_s(100)
-            self._learn(self._ask("tighten", limit_s, "the capture of its calls"))
+        self._learn(self._ask("tighten", self._many_s(100), "the capture of its calls"))
 
     def take_tight(self) -> list[tuple[int, Outputs]]:
         """Let calls run without pauses while our clock runs, and return their outputs."""
         known = self._known
         latency_us = self._latency_us()
         begin = time.perf_counter_ns()
-        self._ask("tight", self._many_s(known.count), "its timed calls")
+        answer = self._ask("tight", self._many_s(known.count), "its timed calls")
         spent_us = (time.perf_counter_ns() - begin) / 1000
+        self.stop()
         flushed_us = known.count * self._clock.flush_us() if known.flushes else 0.0
         self._tight_us.append((spent_us - latency_us - flushed_us) / known.count)
-        if "not captured" in known.tags:
-            answer = self._ask("tight_results", self._deadlines.call_s, "its results")
-            return self._read_results(answer["results"])
-        return self._read_results(known.results)
+        found = answer.get("results", known.tight_results)
+        return self._read_results(found, range(len(self._addresses)))
 
     def doubt(self, median_us: float) -> str | None:
         """Why its times cannot be right; None if our clock agrees with them.
@@ -345,34 +364,32 @@ class RemoteExecutor:
         Args:
             median_us: the median of its claims.
         """
-        if self._device.type == "cpu":
-            if not self._over_us:
-                return None
-            spent_us = median_us * self._known.repeats
-            hidden_us = float(np.median(self._over_us)) - self._latency_us()
-            allowed_us = DISAGREEMENT * spent_us + SLACK_US["cpu"]
-            if hidden_us <= allowed_us:
-                return None
-            real_us = (spent_us + hidden_us) / self._known.repeats
-        else:
-            if self._claims_over > 1:
-                return "its own times add up to more than the time that passed"
-            if not self._tight_us:
-                return None
-            real_us = min(self._tight_us)
-            if real_us <= median_us * (1 + DISAGREEMENT) + SLACK_US["cuda"] / self._known.count:
-                return None
+        if self._claims_over > 1:
+            return "its own times add up to more than the time that passed"
+        known, kind = self._known, self._device.type
+        real_us = min(self._tight_us, default=0.0)
+        if self._over_us:
+            hidden_us = float(np.median(self._over_us)) - float(np.median(self._pings_us))
+            if hidden_us > DISAGREEMENT * median_us * known.repeats + SLACK_US[kind]:
+                real_us = max(real_us, median_us + hidden_us / known.repeats)
+        if real_us <= median_us * (1 + DISAGREEMENT) + SLACK_US[kind] / known.count:
+            return None
         return (
             f"its process says that a call takes {median_us:.4g} us, by our own clock it takes "
             f"{real_us:.4g} us"
         )
+
+    def is_confirmed(self, median_us: float) -> bool:
+        """Whether its calls take long enough for our clock to confirm their times."""
+        sample_us = median_us * self._known.repeats
+        return self._device.type == "cuda" or SLACK_US["cpu"] <= UNCONFIRMED * sample_us
 
     def prepare_row(self, most_us: float) -> int:
         """Prepare consecutive calls, and return how many."""
         answer = self._ask("prepare_row", self._many_s(100), "its calls in a row", most_us=most_us)
         calls = answer.get("calls")
         if type(calls) is not int or not 0 < calls < 1 << 30:
-            raise self._process._ended("an answer")
+            raise self._process.broken("an answer")
         return calls
 
     def run_row(self) -> float:
@@ -410,33 +427,81 @@ class RemoteExecutor:
         expected_s = 0.0 if self.facts is None else calls * self._known.rough_us / 1e6
         return self._deadlines.call_s + 3 * expected_s + (0 if self._called else TAKE_S)
 
-    def _sample(self, which: int) -> float:
-        self._ask("flush", self._deadlines.call_s, "the start of a timed call")
+    def _write_pool(self) -> None:
+        """Give the process the pool of values, from which it writes its inputs."""
+        answer = self._ask("pool", self._deadlines.call_s, "more memory")
+        found = answer.get("pool")
+        if not _is_set(found, self._layouts):
+            raise self._process.broken("an answer about its inputs")
+        with _reaching():
+            for name, flat in self._pool.flat.items():
+                self._window.write(answer["pool"][name], flat.view(torch.uint8))
+
+    def _note_places(self, numbers: Sequence[int], places: Sequence[int]) -> None:
+        """Remember which values the last calls had, and so its sets of inputs."""
+        known = self._known
+        self._places, self._written = set(), {}
+        captured = known.method.startswith("graph")
+        for which, place in [(0, places[0])] if captured else zip(numbers, places, strict=True):
+            for i in range(which, which + known.repeats):
+                number = i % known.sets
+                self._places.add(place_of(place, number))
+                self._written[number] = self._pool.at(place_of(place, number))
+
+    def _sample(self, which: int, place: int) -> float:
+        call_s = self._deadlines.call_s
+        for i in range(which, which + self._known.repeats):
+            number = i % self._known.sets
+            self.write(number, self._pool.at(place_of(place, number)))
+        self._note_places((which,), (place,))
+        self._ask("flush", call_s, "the start of a timed call")
+        self._ask("results", call_s, "an answer")  # brings the code of messages into the cache
         begin = time.perf_counter_ns()
-        answer = self._ask("sample", self._many_s(1), "a timed call", which=which)
+        self._ask("results", call_s, "an answer")
+        latency_us = (time.perf_counter_ns() - begin) / 1000
+        self._pings_us.append(min(latency_us, MOST_LATENCY_US["cpu"]))
+        begin, waited_us = time.perf_counter_ns(), self._waited_us()
+        limit_s = self._many_s(1)
+        answer = self._ask("sample", limit_s, "a timed call", which=which, place=place)
         spent_us = (time.perf_counter_ns() - begin) / 1000
+        waited_us = self._waited_us() - waited_us
         self.stop()
         (claim_us,) = self._times(answer, 1)
-        self._over_us.append(spent_us - claim_us * self._known.repeats)
+        self._over_us.append(spent_us - waited_us - claim_us * self._known.repeats)
         if claim_us * self._known.repeats > spent_us:
             claim_us = spent_us / self._known.repeats
         self._known.results = answer["results"]
         return claim_us
 
+    def _waited_us(self) -> float:
+        """Time in us for which threads that take part in a sample waited for a CPU so far.
+
+        Other work on the machine makes an answer late. The kernel counts how late, so that this is
+        not taken for a false claim.
+        """
+        ours = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        pid = self._process.peer.pid
+        waited_ns = 0
+        for file in (ours, f"/proc/{pid}/task/{pid}/schedstat"):
+            with contextlib.suppress(OSError, IndexError, ValueError):  # not every kernel has it
+                waited_ns += int(Path(file).read_text().split()[1])
+        return waited_ns / 1000
+
     def _latency_us(self) -> float:
         """The time in us of an answer to a request for nothing."""
-        took_us = []
-        for _ in range(PINGS):
-            begin = time.perf_counter_ns()
-            self._ask("ping", self._deadlines.call_s, "an answer")
-            took_us.append((time.perf_counter_ns() - begin) / 1000)
-        return min(float(np.median(took_us)), MOST_LATENCY_US[self._device.type])
+        median_us = float(np.median([self._ping_us() for _ in range(PINGS)]))
+        return min(median_us, MOST_LATENCY_US[self._device.type])
+
+    def _ping_us(self) -> float:
+        begin = time.perf_counter_ns()
+        self._ask("ping", self._deadlines.call_s, "an answer")
+        return (time.perf_counter_ns() - begin) / 1000
 
     def _times(self, answer: dict[str, Any], count: int) -> list[float]:
         found = answer.get("samples_us")
         good = isinstance(found, list) and len(found) == count
         if not good or not all(type(t) is float and 0 < t < MOST_US for t in found or ()):
-            raise self._process._ended("an answer about its times")
+            raise self._process.broken("an answer about its times")
         return [*map(float, found or ())]
 
     def _learn(self, answer: dict[str, Any]) -> None:
@@ -445,7 +510,7 @@ class RemoteExecutor:
         counts = (answer.get("repeats"), answer.get("sets"), answer.get("count", 1))
         good = all(type(n) in (int, float) and 0 <= n < MOST_US for n in numbers)  # type: ignore[operator]
         if not good or not all(type(n) is int and 0 < n <= MOST_SETS for n in counts):
-            raise self._process._ended("an answer about its calls")
+            raise self._process.broken("an answer about its calls")
         tags = answer.get("tags")
         texts = [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
         self.facts = Facts(
@@ -455,7 +520,7 @@ class RemoteExecutor:
             repeats=answer["repeats"],
             sets=answer["sets"],
             tags=tuple(printable(t[:64]) for t in texts[:4]),
-            results=answer.get("results", ()),
+            tight_results=answer.get("results", ()),
             count=answer.get("count", 1),
             flushes=bool(answer.get("flushes")),
         )
@@ -464,24 +529,31 @@ class RemoteExecutor:
         new = answer.get("new")
         good = isinstance(new, list) and len(self._addresses) + len(new) <= MOST_SETS
         if not good or not all(_is_set(one, self._layouts) for one in new or ()):
-            raise self._process._ended("an answer about its inputs")
+            raise self._process.broken("an answer about its inputs")
         self._addresses += new or []
 
-    def _read_results(self, results: Any) -> list[tuple[int, Outputs]]:
+    def _read_results(self, results: Any, keys: Container[int]) -> list[tuple[int, Outputs]]:
+        """Read the outputs of calls.
+
+        Args:
+            keys: that the results may have.
+        """
         if not isinstance(results, list | tuple) or len(results) > MOST_RESULTS:
-            raise self._process._ended("an answer about its results")
+            raise self._process.broken("an answer about its results")
         found: list[tuple[int, Outputs]] = []
         for entry in results:
             good = isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int
-            if not good or not 0 <= entry[0] < len(self._addresses):
-                raise self._process._ended("an answer about its results")
+            if not good or entry[0] not in keys:
+                raise self._process.broken("an answer about its results")
             found.append((entry[0], self._outputs(entry[1])))
+        if not found:
+            raise self._process.broken("an answer about its results")
         return found
 
     def _outputs(self, addresses: Any) -> Outputs:
         """Read the outputs of a call where they lie."""
         if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
-            raise self._process._ended("an answer about its results")
+            raise self._process.broken("an answer about its results")
         if len(addresses) != len(self._metas):
             raise Wrong(f"there must be {len(self._metas)} outputs, got {len(addresses)}")
         taken = {

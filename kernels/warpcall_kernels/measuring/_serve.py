@@ -23,7 +23,7 @@ from warpcall_kernels.measuring._context import on_device, same_arithmetic
 from warpcall_kernels.measuring._executor import BufferSets, Executor
 from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
 from warpcall_kernels.measuring._implementations import shipped
-from warpcall_kernels.measuring._inputs import BufferLayout
+from warpcall_kernels.measuring._inputs import BufferLayout, Pool, pool_size
 from warpcall_kernels.measuring._outputs import Wrong
 from warpcall_kernels.measuring._spec import DTYPES
 from warpcall_kernels.measuring._windows import address_of
@@ -123,8 +123,21 @@ class _Serving:
         function = self._function(request["role"], request["params"])
         if self._clock is None:
             self._clock = clock(self._device)
-        self._executor = Executor(function, self._sets, metas, self._clock)
+        self._executor = Executor(function, self._sets, metas, self._clock, None)
         return self._inputs(1)
+
+    def _do_pool(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Memory for the values that are written before timed calls; answers where it lies."""
+        assert self._sets is not None
+        layouts = self._sets.layouts
+        flat = {
+            name: torch.zeros(
+                pool_size(layout) * layout.dtype.itemsize, dtype=torch.uint8, device=self._device
+            ).view(layout.dtype)
+            for name, layout in layouts.items()
+        }
+        self._ready_executor.pool = Pool(layouts, flat)
+        return {"pool": {name: address_of(t) for name, t in flat.items()}}
 
     def _do_call(self, request: dict[str, Any]) -> dict[str, Any]:
         called = self._ready_executor.call(lambda: _frames.send(self._sock, {"returned": True}))
@@ -144,7 +157,7 @@ class _Serving:
 
     def _do_take(self, request: dict[str, Any]) -> dict[str, Any]:
         executor = self._forgotten()
-        return {"samples_us": executor.take(request["numbers"])}
+        return {"samples_us": executor.take(request["numbers"], request["places"])}
 
     def _do_flush(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._clock is not None
@@ -158,7 +171,7 @@ class _Serving:
         assert self._clock is not None
         assert timed is not None
         which = request["which"] % len(timed.sets)
-        samples_us = [self._clock.sample_us(timed, which)]
+        samples_us = [self._clock.sample_us(timed, which, request["place"])]
         return {"samples_us": samples_us, **self._results(executor.results())}
 
     def _do_results(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -167,16 +180,14 @@ class _Serving:
     def _do_tighten(self, request: dict[str, Any]) -> dict[str, Any]:
         tight = self._tight = self._ready_executor.tight()
         facts = {**self._facts(), "count": tight.count, "flushes": tight.flushes}
-        return {**facts, **self._results(tight.results())}
+        return {**facts, **self._results(tight.results())} if tight.stays else facts
 
     def _do_tight(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Calls without pauses; on a CPU it answers where the outputs lie, on a GPU they stay."""
         assert self._tight is not None
         self._tight.run()
-        return {}
-
-    def _do_tight_results(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._tight is not None
-        return self._results(self._tight.results())
+        moves = self._device.type == "cpu" or not self._tight.stays
+        return self._results(self._tight.results()) if moves else {}
 
     def _do_prepare_row(self, request: dict[str, Any]) -> dict[str, Any]:
         self._row = self._ready_executor.row(request["most_us"])
