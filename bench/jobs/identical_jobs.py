@@ -80,7 +80,7 @@ def report(name: str, comparisons: Iterable[Sequence[dict[str, Any]]]) -> None:
     say(f"{name}: {len(pairs)}; in {wrong} ({wrong / len(pairs):.1%}) some row is different")
     for (case, implementation), group in itertools.groupby(sorted(rows, key=_of), key=_of):
         same = list(group)
-        verdicts = Counter(row["verdict"] for row in same)
+        verdicts = Counter(row["verdict"] or "none" for row in same)
         share = sum(verdicts[one] for one in DIFFERENT) / len(same)
         margins = sorted(row["margin"] for row in same if row["margin"] is not None)
         middle = f"{margins[len(margins) // 2]:.3f}" if margins else "none"

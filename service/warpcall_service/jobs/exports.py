@@ -20,7 +20,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import UnsupportedMedia
-from warpcall.jobs.results import CaseResults, Measurement, Results
+from warpcall.jobs.results import (
+    CaseResults,
+    Measurement,
+    Results,
+    status_shown,
+    why_no_verdict,
+)
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
@@ -249,13 +255,16 @@ class _Markdown:
         return b""
 
     def _line(self, row: Measurement) -> str:
+        status = status_shown(row.status, row.median_us)
+        why = "" if status else why_no_verdict(row.status, row.tags)
+        verdict = row.verdict or (f"none: {why}" if why else "")
         ratio = _interval(row.ratio, row.ratio_low, row.ratio_high, "{:.3f}")
         share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.0f} %"
         return (
             f"| {row.case} | {row.implementation} | "
-            f"{_number(row.median_us, '{:.2f}') or row.status} | "
+            f"{status or _number(row.median_us, '{:.2f}')} | "
             f"{_between(row.ci_low_us, row.ci_high_us, '{:.2f}')} | {ratio} | "
-            f"{row.verdict or ''} | {_number(row.gb_per_s, '{:.0f}')} | {share} |\n"
+            f"{verdict} | {_number(row.gb_per_s, '{:.0f}')} | {share} |\n"
         )
 
 

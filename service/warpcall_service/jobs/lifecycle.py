@@ -230,7 +230,9 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
         if "ok" not in found.distinct:
             exit_class = _worst(found.distinct)
             state = "invalid" if exit_class == "invalid" else "failed"
-            detail = "no implementation could be measured in any case"
+            checked = job.precision == "check"
+            lacks = "is right" if checked else "could be measured"
+            detail = f"no implementation {lacks} in any case"
         elif found.distinct != {"ok"}:
             exit_class, state = _worst(found.distinct), "partial"
             detail = _failures(found)

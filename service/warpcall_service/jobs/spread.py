@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Measurement
 
@@ -84,7 +85,11 @@ def of_series(
 
 
 def _measurements(environment: str, without: Collection[int]) -> sa.Select[*tuple[Any, ...]]:
-    """All valid times of an environment whose source is known. The copy has no source."""
+    """All times of an environment that are a basis for a verdict, and whose source is known. The
+    copy has no source.
+
+    Margins that were learned from other times would change verdicts on other implementations.
+    """
     return sa.select(
         Measurement.job_number,
         Measurement.implementation,
@@ -95,7 +100,7 @@ def _measurements(environment: str, without: Collection[int]) -> sa.Select[*tupl
     ).where(
         Measurement.environment == environment,
         Measurement.job_number.not_in(without),
-        Measurement.status == "ok",
+        basis_for_verdict(),
         Measurement.median_us > 0,
         Measurement.limit_us > 0,
         sa.or_(Measurement.source_sha256.is_not(None), Measurement.implementation == LIMIT),

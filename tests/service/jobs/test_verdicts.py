@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from tests.service.job_rows import MANY, caller, checked, request
 from tests.service.stored import implementation, result
 from warpcall.jobs.results import Measurement, can_conclude, status_shown, why_no_verdict
-from warpcall_service.jobs import comparison, exports, lifecycle, results, submissions
+from warpcall_service.jobs import comparison, exports, lifecycle, results, spread, submissions
 from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
@@ -107,12 +108,18 @@ def test_cases_histories_and_exports_follow_the_rule(changes: list[Change], stor
             results.history(session, caller("ann"), "permute", "mine", key, 10).points[0]
             for key in ("case 0", "case 1")
         ]
-        steps = exports.begin(session, caller("ann"), job_id, "csv", False)
-        text = b"".join(step(session) for step in steps).decode()
+        text, table = (
+            b"".join(
+                step(session) for step in exports.begin(session, caller("ann"), job_id, form, False)
+            ).decode()
+            for form in ("csv", "markdown")
+        )
     written = [row["verdict"] for row in csv.DictReader(io.StringIO(text))]
     assert conclusions(case.measurements[1]) == {None}
     assert [point.measurement.verdict for point in history] == ["faster", None]
     assert written == ["", "faster", "", ""]
+    assert table.count("| faster |") == 1
+    assert table.count("| none: suspect |") == 1
 
 
 @pytest.mark.parametrize("change", TAGGED, ids=name_of)
@@ -205,6 +212,27 @@ def test_the_rule_in_sql_is_the_rule(store: Store) -> None:
     ]
     assert sorted(chosen) == sorted(expected)
     assert len(expected) == 3
+
+
+def test_margins_between_jobs_are_not_learned_from_times_without_a_basis(store: Store) -> None:
+    names = ["torch", "mine"]
+    for _ in range(3):
+        job = stored(store, [{}, {"tags": ["unconfirmed"]}], names=names)
+        with store.write() as session:
+            rows = sa.update(Row).values(source_sha256="0" * 64)
+            session.execute(rows.where(Row.job_number == stored_number(session, job)))
+
+    with store.read() as session:
+        everything = spread.of_environment(session, "a machine", [])
+        series = {name: lifecycle.series("permute", name, "case 0") for name in names}
+        of_series = spread.of_series(session, "a machine", series.values(), [])
+
+    assert len(everything["groups"]) == 1
+    assert [*of_series] == [series["torch"]]
+
+
+def stored_number(session: Session, job_id: str) -> int:
+    return session.scalars(sa.select(Job.number).where(Job.id == job_id)).one()
 
 
 def test_the_first_reason_is_named() -> None:
