@@ -23,13 +23,13 @@ from torch import Tensor
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels._conv.forward import FMA_MAX_TAPS, plan
-from warpcall_kernels.conv_backward import (
+from warpcall_kernels._conv.weights import (
     amplification_of,
     by_channel,
-    conv_backward,
     effective_weight,
     expand_weight,
 )
+from warpcall_kernels.conv_backward import conv_backward
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,

@@ -21,7 +21,13 @@ from torch import Tensor
 from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.backward_tuning import TUNING
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
-from warpcall_kernels._conv.filters import FLOATS, NARROW, check_filter
+from warpcall_kernels._conv.filters import FLOATS, check_filter
+from warpcall_kernels._conv.weights import (
+    amplification_of,
+    by_channel,
+    effective_weight,
+    expand_weight,
+)
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -42,15 +48,8 @@ from warpcall_kernels.op.launch import (
     runs_kernel,
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
-from warpcall_kernels.op.tolerance import (
-    Sums,
-    SumTolerance,
-    exponential_amplification,
-    squared,
-)
+from warpcall_kernels.op.tolerance import Sums, SumTolerance, accumulator, squared
 
-TRUNCATIONS = 16  # roundings of fp32: each of two products of 16 terms loses half of one a term
-TWO_PARTS = 64  # roundings of fp32 in 2^-18, the root mean square of the error of two parts of bf16
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 INTEGERS: dict[str, Any] = {
     "values": "integers",
@@ -75,7 +74,7 @@ def _launch(
         return [t.contiguous() for t in plain if t is not None]
     gradients, separate = plan
     grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
-    sums = x.new_empty(gradients.sums, dtype=_accumulator(x.dtype))
+    sums = x.new_empty(gradients.sums, dtype=accumulator(x.dtype))
     if separate is not None:
         separate(grad_output, weight, None, grad_x)
     gradients.main(grad_output, x, weight, grad_x, sums)
@@ -116,11 +115,6 @@ def _plan(
         return gradients, None
     flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
     return gradients, forward.plan(*flipped)
-
-
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums over rows."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:
@@ -195,17 +189,6 @@ def conv_backward(
     return grads[0], grads[1], grads[2] if bias else None
 
 
-def effective_weight(weight: Tensor, softmax_weight: bool) -> Tensor:
-    """The filters as they are applied, as wide as sums are computed: fp32, or fp64 for fp64."""
-    wide = weight.to(_accumulator(weight.dtype))
-    return wide.softmax(-1) if softmax_weight else wide
-
-
-def expand_weight(weight: Tensor, channels: int) -> Tensor:
-    """[H, K] as the [C, 1, K] that a depthwise F.conv1d takes."""
-    return weight.repeat_interleave(channels // weight.shape[0], 0)[:, None]
-
-
 def conv_backward_reference(
     grad_output: Tensor,
     x: Tensor,
@@ -266,27 +249,6 @@ def _sums(
         "grad_weight": Sums(positions * channels // heads, grad_weight, amplification),
     }
     return found | ({"grad_bias": Sums(positions, grad_bias)} if bias else {})
-
-
-def amplification_of(weight: Tensor, softmax_weight: bool) -> Tensor | float:
-    """Units of roundoff of products with filters, [H, 1] or one for all.
-
-    Those of a softmax are as of masked softmax. Of dtypes of two bytes its weights are multiplied in
-    two parts, and all products on tensor cores, which truncate sums instead of rounding them.
-    """
-    is_narrow = weight.dtype in NARROW
-    units = float(TRUNCATIONS if is_narrow else 0)
-    if not softmax_weight:
-        return units
-    parts = TWO_PARTS if is_narrow else 0
-    return units + parts + exponential_amplification(weight.abs().amax(1, keepdim=True))
-
-
-def by_channel(amplification: Tensor | float, channels: int) -> Tensor | float:
-    """What is [H, 1] as [C, 1]."""
-    if not isinstance(amplification, Tensor):
-        return amplification
-    return amplification.repeat_interleave(channels // amplification.shape[0], 0)
 
 
 def _bytes_moved(

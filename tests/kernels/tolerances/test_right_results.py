@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
 from torch import Tensor
 
-from tests.kernels.powers import FLOATS
 from tests.kernels.problems.row_norm import problem, row_norm
 from tests.kernels.suite import assert_right
+from tests.kernels.tolerances.wrong_outputs import FLOATS
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.tolerance import accumulator
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.powers import Call, calls, wrong_outputs
+from tests.kernels.tolerances.wrong_outputs import Call, calls, wrong_outputs
 from warpcall_kernels.op.compare import Comparison, same_bits
 
 SEEDS = (1, 2)

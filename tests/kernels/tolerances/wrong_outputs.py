@@ -18,7 +18,7 @@ from tests.kernels.problems.row_norm import problem
 from warpcall_kernels import Op, Problem, Sample, Size, ops
 from warpcall_kernels.op.cases import Case
 
-EXAMPLE = Path(__file__).parents[2] / "examples/row_norm.py"
+EXAMPLE = Path(__file__).parents[3] / "examples/row_norm.py"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # A result of these dtypes is wrong if it is rounded to one of those. TF32 has the significand of
