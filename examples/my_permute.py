@@ -61,4 +61,5 @@ def permute(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """The op: x.permute(dims), contiguous. The kernel does matrices, torch does the rest."""
     if tuple(dims) == (1, 0) and x.itemsize in INTEGERS:
         return transpose(x)
-    return x.permute(tuple(dims)).contiguous()
+    # `contiguous()` would return x itself where nothing moves, and a result needs its own memory.
+    return x.permute(tuple(dims)).clone(memory_format=torch.contiguous_format)

@@ -64,6 +64,8 @@ def check_lines(results: Results, *, odd: bool) -> list[str]:
 
 def _reason(row: Measurement, shown: set[str]) -> Iterator[str]:
     """Why a row is not right; a traceback that several rows have stands below the first of them."""
+    if row.status == "ok":
+        return
     if row.error:
         yield one_line(row.error)
     elif row.status == "unchecked":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import traceback
 
+import torch
+
 # What launchers and torch write when they look for a GPU, as in `assert x.is_cuda`.
 OF_GPUS = re.compile(r"\b(?:cuda|gpus?|is_cuda|nvidia|accelerator)\b", re.IGNORECASE)
 
@@ -17,13 +19,17 @@ class CannotInterpret(NotImplementedError):
 
 
 def needs_gpu(error: BaseException) -> bool:
-    """Whether an error in a process without a GPU says only that there is none.
+    """Whether an error says only that this process has no GPU; False if it has one.
 
     It is True for CannotInterpret, for torch's errors about a missing GPU, and for an error whose
     message or whose line of code is about GPUs, such as `assert x.is_cuda`. A kernel's own exception
     may be the cause of the error.
     """
-    if isinstance(error, CannotInterpret) or OF_GPUS.search(_text(error)):
+    if isinstance(error, CannotInterpret):
+        return True
+    if torch.cuda.is_available():
+        return False
+    if OF_GPUS.search(_text(error)):
         return True
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, AssertionError) and frames and OF_GPUS.search(frames[-1].line or ""):
