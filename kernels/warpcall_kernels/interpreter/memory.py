@@ -105,7 +105,7 @@ def update(
     flat = values.reshape(-1)
     before = np.zeros_like(flat)
     left = np.flatnonzero(np.broadcast_to(mask, values.shape))
-    while left.size:  # lanes with equal addresses take turns
+    while left.size:  # lanes with equal addresses follow each other
         _, first = np.unique(addresses[left], return_index=True)
         lanes = left[first]
         on = np.ones(len(lanes), bool)

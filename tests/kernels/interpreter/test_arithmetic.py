@@ -69,7 +69,7 @@ def test_a_cast_to_fp8_saturates_and_keeps_nan(dtype: torch.dtype, largest: int)
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("keep_nan", [True, False])
-def test_a_clamp_keeps_nan_only_if_it_is_told_to(keep_nan: bool, dtype: torch.dtype) -> None:
+def test_a_clamp_keeps_nan_only_if_it_is_asked_to(keep_nan: bool, dtype: torch.dtype) -> None:
     x = torch.tensor([-3.0, 0.5, 3.0, math.nan]).to(dtype)
     out = torch.empty_like(x)
 
