@@ -20,6 +20,7 @@ from warpcall_kernels.measuring._machine import environment_class, fingerprint, 
 from warpcall_kernels.measuring._measure import Lease, Progress, measure
 from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
+from warpcall_kernels.measuring._problem import RemoteProblem, remote_problem
 from warpcall_kernels.measuring._profile import ProfileFailed, prepared, trace
 from warpcall_kernels.measuring._remote import Deadlines, Peer, RemoteProcess, StartPeer
 from warpcall_kernels.measuring._result import (
@@ -54,6 +55,7 @@ __all__ = [
     "Progress",
     "Ratio",
     "Readings",
+    "RemoteProblem",
     "RemoteProcess",
     "StartPeer",
     "between_runs",
@@ -74,6 +76,7 @@ __all__ = [
     "prepared",
     "register",
     "remote_implementation",
+    "remote_problem",
     "same_arithmetic",
     "serve",
     "shipped",

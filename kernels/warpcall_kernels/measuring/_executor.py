@@ -173,6 +173,7 @@ class Executor:
     def close(self) -> None:
         """Give up what was kept."""
         self.timed, self._last, self.raised = None, (), None
+        self._sets.written.clear()
 
     def _fill(self, number: int, place: int) -> None:
         assert self.pool is not None

@@ -26,6 +26,8 @@ def class_of(error: BaseException) -> Status:
         return "error" if error.__cause__ is None else class_of(error.__cause__)
     if any(k.startswith(("torch._dynamo", "torch._inductor", "triton.")) for k in kinds):
         return "compile_error"
+    if "warpcall_kernels.interpreter.errors.CannotInterpret" in kinds:
+        return "unchecked"
     text = _message(error)
     # Lack of memory has several messages. The driver reports it as a CUDA error that can be
     # cleared.

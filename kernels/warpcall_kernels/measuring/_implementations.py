@@ -15,7 +15,7 @@ from warpcall_kernels import Op, ops
 from warpcall_kernels.measuring._failures import first_line
 from warpcall_kernels.measuring._outputs import parts_of
 from warpcall_kernels.measuring._remote import RemoteProcess
-from warpcall_kernels.measuring._spec import op_of
+from warpcall_kernels.measuring._spec import JobCase, op_of
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_kernels.op.errors import InvalidInput
 
@@ -110,6 +110,14 @@ def find(op: Op, name: str) -> Implementation:
         )
     found = _known[name]
     return replace(found, tags=found.tags + op.tags) if name in _SHIPPED else found
+
+
+def find_for(case: JobCase, name: str) -> Implementation:
+    """As `find`. Those that are made of a problem's reference run in the problem's process."""
+    found = find(case.op, name)
+    if case.process is None or name not in _SHIPPED:
+        return found
+    return replace(found, process=(case.process, name))
 
 
 def remote_implementation(

@@ -24,7 +24,7 @@ from warpcall_kernels.measuring._context import (
     same_arithmetic,
 )
 from warpcall_kernels.measuring._executor import BufferSets, Executor
-from warpcall_kernels.measuring._implementations import LIMIT, Implementation, find
+from warpcall_kernels.measuring._implementations import LIMIT, Implementation, find_for
 from warpcall_kernels.measuring._inputs import PLACES, Pool, Values, values_of
 from warpcall_kernels.measuring._memory import Sets, copy_source
 from warpcall_kernels.measuring._observe import Observer, Reading, observer
@@ -98,7 +98,7 @@ def measure(
             "implementations",
             f"implementations must be different names, at least one, got {list(implementations)}",
         )
-    found = {name: find(case.op, name) for name in implementations if name != LIMIT}
+    found = {name: find_for(case, name) for name in implementations if name != LIMIT}
     on = parse_device(device)
     with on_device(on), same_arithmetic(), torch.no_grad():
         measurement = _Measurement(case, on, precision, seed, lease, progress)
@@ -139,6 +139,7 @@ class _Measurement:
         self._clock = clock(device)
         self._observer = Observer()
         self._random = random.SystemRandom()
+        self._number = self._random.getrandbits(48)
         self._pool = Pool.draw(case.inputs, seed, device)
         self._sets = BufferSets(self._pool.layouts, device)  # of implementations in this process
         self._check_s = 0.0  # for comparing outputs of timed calls
@@ -157,7 +158,7 @@ class _Measurement:
             else:
                 process, role = found.process
                 candidate.executor = RemoteExecutor(
-                    process, role, case.params, pool, metas, self._clock, deadlines
+                    process, role, case.params, pool, metas, self._clock, deadlines, self._number
                 )
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ from warpcall_kernels.op.declaration import Meta, ParamValue
 MOST_SETS = 64
 MOST_RESULTS = 64
 MOST_US = 1e10
+MOST_ENDS = 3  # of a process in one job, after which it is not started again
 PINGS = 15
 MOST_LATENCY_US = {"cpu": 2000.0, "cuda": 400.0}  # of an answer, that a claim may hide behind
 DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
@@ -102,6 +103,7 @@ class RemoteProcess:
         self._load = dict(load)
         self._peer: Peer | None = None
         self._stopped = False
+        self._ends = 0
 
     @property
     def peer(self) -> Peer:
@@ -117,6 +119,10 @@ class RemoteProcess:
         """
         if self._peer is not None:
             return
+        if self._ends >= MOST_ENDS:
+            raise RemoteFailed(
+                "crashed", f"not started again: its process has ended {MOST_ENDS} times"
+            )
         try:
             self._peer = self._start()
         except (OSError, RuntimeError) as error:
@@ -143,6 +149,8 @@ class RemoteProcess:
             RemoteFailed: the code raised an exception, the process ended, or it was too late and
                 has been ended.
         """
+        if self._peer is None:
+            raise RemoteFailed("crashed", f"its process has ended before {what}")
         if self._stopped:
             self.peer.resume()
             self._stopped = False
@@ -172,6 +180,7 @@ class RemoteProcess:
         peer, self._peer = self._peer, None
         if peer is None:
             return ""
+        self._ends += 1
         how = peer.end()
         peer.sock.close()
         return how
@@ -228,6 +237,7 @@ class RemoteExecutor:
             "torch.compile".
         pool: of the values of the inputs.
         metas: shapes and dtypes of the outputs.
+        number: of the measurement; the process forgets those before.
 
     Raises:
         RemoteFailed: the process cannot be started, or its source not be imported.
@@ -242,8 +252,10 @@ class RemoteExecutor:
         metas: Mapping[str, Meta],
         clock: Clock,
         deadlines: Deadlines,
+        number: int,
     ) -> None:
         self._process = process
+        self._role = role
         self._pool = pool
         self._layouts = layouts = pool.layouts
         self._metas = metas
@@ -265,7 +277,7 @@ class RemoteExecutor:
             "case",
             deadlines.compile_s,
             "the start of its case",
-            role=role,
+            case=number,
             params=dict(params),
             layouts={name: layout.to_json() for name, layout in layouts.items()},
             outputs={name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
@@ -279,7 +291,7 @@ class RemoteExecutor:
                 self._ask("sets", self._deadlines.call_s, "more inputs", count=which + 1)
             )
         self._written[which] = values
-        with _reaching():
+        with reaching():
             for name, flat in values.flat.items():
                 layout, at = self._layouts[name], self._addresses[which][name]
                 place = at["address"] + layout.begin * layout.dtype.itemsize
@@ -287,7 +299,7 @@ class RemoteExecutor:
 
     def changed(self) -> str | None:
         """The name of an input that is not as it was written for its last calls, or None."""
-        with _reaching():
+        with reaching():
             for which, values in self._written.items():
                 for name, flat in values.flat.items():
                     layout = self._layouts[name]
@@ -417,7 +429,7 @@ class RemoteExecutor:
 
     def _ask(self, do: str, limit_s: float, what: str, **more: Any) -> dict[str, Any]:
         try:
-            return self._process.ask(do, limit_s, what, **more)
+            return self._process.ask(do, limit_s, what, role=self._role, **more)
         except RemoteFailed:
             self._window.close()
             raise
@@ -433,7 +445,7 @@ class RemoteExecutor:
         found = answer.get("pool")
         if not _is_set(found, self._layouts):
             raise self._process.broken("an answer about its inputs")
-        with _reaching():
+        with reaching():
             for name, flat in self._pool.flat.items():
                 self._window.write(answer["pool"][name], flat.view(torch.uint8))
 
@@ -552,7 +564,7 @@ class RemoteExecutor:
 
     def _outputs(self, addresses: Any) -> Outputs:
         """Read the outputs of a call where they lie."""
-        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
+        if not isinstance(addresses, list) or not all(map(is_address, addresses)):
             raise self._process.broken("an answer about its results")
         if len(addresses) != len(self._metas):
             raise Wrong(f"there must be {len(self._metas)} outputs, got {len(addresses)}")
@@ -563,7 +575,7 @@ class RemoteExecutor:
         }
         named = dict(zip(self._metas, addresses, strict=True))
         check_extents({n: (_place(a), self._metas[n].nbytes) for n, a in named.items()}, taken)
-        with _reaching():
+        with reaching():
             return tuple(self._tensor(meta, named[name]) for name, meta in self._metas.items())
 
     def _tensor(self, meta: Meta, address: Mapping[str, Any]) -> Tensor:
@@ -574,7 +586,7 @@ class RemoteExecutor:
 
 
 @contextlib.contextmanager
-def _reaching() -> Iterator[None]:
+def reaching() -> Iterator[None]:
     """Turn errors of a window into failures of the implementation."""
     try:
         yield
@@ -582,7 +594,8 @@ def _reaching() -> Iterator[None]:
         raise RemoteFailed("error", printable(str(error))) from None
 
 
-def _is_address(value: Any) -> bool:
+def is_address(value: Any) -> bool:
+    """Whether another process may have sent this as the address of memory."""
     if not isinstance(value, dict) or not value.keys() <= {"address", "handle"}:
         return False
     return type(value.get("address")) is int and 0 <= value["address"] < 1 << 63
@@ -592,7 +605,7 @@ def _is_set(value: Any, layouts: Mapping[str, BufferLayout]) -> bool:
     return (
         isinstance(value, dict)
         and value.keys() == layouts.keys()
-        and all(map(_is_address, value.values()))
+        and all(map(is_address, value.values()))
     )
 
 

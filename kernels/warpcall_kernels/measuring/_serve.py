@@ -17,17 +17,19 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op
+from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.measuring import _frames
-from warpcall_kernels.measuring._clock import Clock, Tight, clock
+from warpcall_kernels.measuring._clock import Clock, Row, Tight, Timed, clock
 from warpcall_kernels.measuring._context import on_device, same_arithmetic
 from warpcall_kernels.measuring._executor import BufferSets, Executor
 from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
 from warpcall_kernels.measuring._implementations import shipped
 from warpcall_kernels.measuring._inputs import BufferLayout, Pool, pool_size
-from warpcall_kernels.measuring._outputs import Wrong
-from warpcall_kernels.measuring._spec import DTYPES
+from warpcall_kernels.measuring._outputs import Wrong, parts_of
+from warpcall_kernels.measuring._spec import CODES, DTYPES, make_case
 from warpcall_kernels.measuring._windows import address_of
 from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.op.tolerance import RowTolerance
 
 Function = Callable[..., Any]
 
@@ -76,6 +78,12 @@ def serve(
 
 
 class _Serving:
+    """Answers the requests about the process as a whole; a `_Call` has those about a function.
+
+    Args:
+        sock: for messages before an answer.
+    """
+
     def __init__(
         self,
         sock: socket.socket,
@@ -87,146 +95,214 @@ class _Serving:
         self._device = device
         self._loaded = Loaded()
         self._clock: Clock | None = None
-        self._sets: BufferSets | None = None
-        self._executor: Executor | None = None
-        self._tight: Tight | None = None
-        self._row: Any = None
-        self._told = 0  # sets of inputs that the other process knows
+        self._case = 0
+        self._calls: dict[str, _Call] = {}  # by role
+        self._reference: tuple[BufferSets, Any] | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what a request asks, and return its answer, or what was raised."""
+        name = f"do_{request['do']}"
         try:
-            done: dict[str, Any] = getattr(self, f"_do_{request['do']}")(request)
+            of_process = getattr(self, name, None)
+            function = of_process or getattr(self._calls[request["role"]], name)
+            answer: dict[str, Any] = function(request)
         except Wrong as error:
             return {"failed": {"status": "wrong_result", "error": str(error), "traceback": None}}
         except BaseException as error:  # noqa: BLE001  # code of others may raise anything
-            status = class_of(error)
-            failed = {"status": status, "error": first_line(error)}
+            failed = {"status": class_of(error), "error": first_line(error)}
+            if self._device.type == "cpu" and needs_gpu(error):
+                failed = {
+                    "status": "unchecked",
+                    "error": f"needs a GPU: not checked: {failed['error']}",
+                }
             return {"failed": {**failed, "traceback": traceback_of(error)}}
-        return done
+        return answer
 
-    def _do_load(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Import the source."""
         self._loaded = self._load(request["data"])
         return {}
 
-    def _do_case(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A new case: its parameters, the layouts of its inputs, the metas of its outputs."""
-        if self._loaded.error is not None:
-            raise self._loaded.error.with_traceback(self._loaded.error.__traceback__)
-        self._executor = self._tight = self._sets = self._row = None
-        self._told = 0
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        layouts = {n: BufferLayout.from_json(d) for n, d in request["layouts"].items()}
-        metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in request["outputs"].items()}
-        self._sets = BufferSets(layouts, self._device)
-        function = self._function(request["role"], request["params"])
-        if self._clock is None:
-            self._clock = clock(self._device)
-        self._executor = Executor(function, self._sets, metas, self._clock, None)
-        return self._inputs(1)
-
-    def _do_pool(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Memory for the values that are written before timed calls; answers where it lies."""
-        assert self._sets is not None
-        layouts = self._sets.layouts
-        flat = {
-            name: torch.zeros(
-                pool_size(layout) * layout.dtype.itemsize, dtype=torch.uint8, device=self._device
-            ).view(layout.dtype)
-            for name, layout in layouts.items()
-        }
-        self._ready_executor.pool = Pool(layouts, flat)
-        return {"pool": {name: address_of(t) for name, t in flat.items()}}
-
-    def _do_call(self, request: dict[str, Any]) -> dict[str, Any]:
-        called = self._ready_executor.call(lambda: _frames.send(self._sock, {"returned": True}))
-        return {"outputs": self._addresses(called.outputs), "peak_bytes": called.peak_bytes}
-
-    def _do_sets(self, request: dict[str, Any]) -> dict[str, Any]:
-        """More sets of inputs; answers where the new ones lie."""
-        return self._inputs(request["count"])
-
-    def _do_ready(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._ready_executor.ready()
-        return self._facts()
-
-    def _do_shorten(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._ready_executor.shorten()
-        return self._facts()
-
-    def _do_take(self, request: dict[str, Any]) -> dict[str, Any]:
-        executor = self._forgotten()
-        return {"samples_us": executor.take(request["numbers"], request["places"])}
-
-    def _do_flush(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._clock is not None
-        self._clock.flush()
-        return {}
-
-    def _do_sample(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One sample on a CPU with the cache as it is; answers where its outputs lie."""
-        executor = self._forgotten()
-        timed = executor.timed
-        assert self._clock is not None
-        assert timed is not None
-        which = request["which"] % len(timed.sets)
-        samples_us = [self._clock.sample_us(timed, which, request["place"])]
-        return {"samples_us": samples_us, **self._results(executor.results())}
-
-    def _do_results(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self._results(self._ready_executor.results())
-
-    def _do_tighten(self, request: dict[str, Any]) -> dict[str, Any]:
-        tight = self._tight = self._ready_executor.tight()
-        facts = {**self._facts(), "count": tight.count, "flushes": tight.flushes}
-        return {**facts, **self._results(tight.results())} if tight.stays else facts
-
-    def _do_tight(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Calls without pauses; on a CPU it answers where the outputs lie, on a GPU they stay."""
-        assert self._tight is not None
-        self._tight.run()
-        moves = self._device.type == "cpu" or not self._tight.stays
-        return self._results(self._tight.results()) if moves else {}
-
-    def _do_prepare_row(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._row = self._ready_executor.row(request["most_us"])
-        return {"calls": self._row.calls}
-
-    def _do_row(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"us": self._row()}
-
-    def _do_ping(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_ping(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Nothing, on a GPU as well."""
         if self._device.type == "cuda":
             torch.zeros(1, device=self._device)
             torch.cuda.synchronize(self._device)
         return {}
 
-    def _forgotten(self) -> Executor:
-        """The executor without outputs of earlier calls, which had other inputs."""
-        executor = self._ready_executor
-        assert executor.timed is not None
-        executor.timed.kept.clear()
-        return executor
+    def do_case(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A new call: its role, its parameters, the layouts of inputs, the metas of outputs."""
+        self._raise_if_not_loaded()
+        if request["case"] != self._case:
+            self._case, self._calls, self._reference = request["case"], {}, None
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+        layouts = {n: BufferLayout.from_json(d) for n, d in request["layouts"].items()}
+        metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in request["outputs"].items()}
+        sets = BufferSets(layouts, self._device)
+        if self._clock is None:
+            self._clock = clock(self._device)
+        function = self._function(request["role"], request["params"])
+        executor = Executor(function, sets, metas, self._clock, None)
+        call = self._calls[request["role"]] = _Call(self._sock, executor, sets, self._clock)
+        return call.inputs(1)
 
-    @property
-    def _ready_executor(self) -> Executor:
-        assert self._executor is not None
-        return self._executor
+    def do_describe(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the op of a problem says about a case."""
+        self._raise_if_not_loaded()
+        assert self._loaded.op is not None
+        case = make_case(self._loaded.op, request["spec"], timed=request["timed"])
+        tolerance = case.op.tolerance
+        assert tolerance is None or isinstance(tolerance, RowTolerance)
+        return {
+            "name": case.op.name,
+            "spec": case.spec,
+            "outputs": {n: [list(m.shape), CODES[m.dtype]] for n, m in case.outputs.items()},
+            "bytes_moved": case.bytes_moved,
+            "tolerance": None
+            if tolerance is None
+            else {CODES[dtype]: error for dtype, error in tolerance.by_dtype.items()},
+        }
+
+    def do_reference_inputs(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Memory for the inputs of the reference; answers where it lies."""
+        layouts = {n: BufferLayout.from_json(d) for n, d in request["layouts"].items()}
+        sets = BufferSets(layouts, self._device)
+        sets.first(1)
+        self._reference = sets, None
+        return {"inputs": {n: address_of(b.bytes) for n, b in sets.buffers[0].items()}}
+
+    def do_reference(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call the reference of a problem; answers what its outputs are, and where."""
+        assert self._loaded.op is not None
+        assert self._reference is not None
+        sets, _ = self._reference
+        given = _params(request["params"])
+        result = parts_of(self._loaded.op.reference(**sets.first(1)[0], **given))
+        outputs = tuple(t.contiguous() for t in result)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._reference = sets, outputs
+        kinds = [[list(t.shape), CODES[t.dtype]] for t in outputs]
+        return {"kinds": kinds, "outputs": [address_of(t) for t in outputs]}
+
+    def _raise_if_not_loaded(self) -> None:
+        if (error := self._loaded.error) is not None:
+            raise error.with_traceback(error.__traceback__)
 
     def _function(self, role: str, params: Mapping[str, Any]) -> Function:
-        given = {n: tuple(v) if isinstance(v, list) else v for n, v in params.items()}
-        op = self._loaded.op
+        given, op = _params(params), self._loaded.op
         if op is None:
             assert self._loaded.function is not None
             return functools.partial(self._loaded.function, **given)
-        if role == "reference":
-            return functools.partial(op.reference, **given)
         (found,) = (one for one in shipped() if one.name == role)
         return found.build(op, given)
 
+
+class _Call:
+    """One function in one case, and what was prepared for it."""
+
+    def __init__(
+        self, sock: socket.socket, executor: Executor, sets: BufferSets, clock: Clock
+    ) -> None:
+        self._sock = sock
+        self._executor = executor
+        self._sets = sets
+        self._clock = clock
+        self._tight: Tight | None = None
+        self._row: Row | None = None
+        self._told = 0  # sets of inputs that the other process knows
+
+    def do_pool(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Memory for the values that are written before timed calls; answers where it lies."""
+        layouts, device = self._sets.layouts, self._clock.device
+        flat = {
+            name: torch.zeros(
+                pool_size(layout) * layout.dtype.itemsize, dtype=torch.uint8, device=device
+            ).view(layout.dtype)
+            for name, layout in layouts.items()
+        }
+        self._executor.pool = Pool(layouts, flat)
+        return {"pool": {name: address_of(t) for name, t in flat.items()}}
+
+    def do_call(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One call; says first that the function has returned, and then where its outputs lie."""
+        called = self._executor.call(lambda: _frames.send(self._sock, {"returned": True}))
+        return {"outputs": _addresses(called.outputs), "peak_bytes": called.peak_bytes}
+
+    def do_sets(self, request: dict[str, Any]) -> dict[str, Any]:
+        """More sets of inputs; answers where the new ones lie."""
+        return self.inputs(request["count"])
+
+    def do_ready(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The first calls."""
+        self._executor.ready()
+        return self._facts()
+
+    def do_shorten(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Many calls in each sample from now on."""
+        self._executor.shorten()
+        return self._facts()
+
+    def do_take(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Samples on a GPU; answers their times."""
+        self._forget()
+        return {"samples_us": self._executor.take(request["numbers"], request["places"])}
+
+    def do_flush(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Overwrite the cache."""
+        self._clock.flush()
+        return {}
+
+    def do_sample(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One sample on a CPU with the cache as it is; answers where its outputs lie."""
+        timed = self._forget()
+        which = request["which"] % len(timed.sets)
+        samples_us = [self._clock.sample_us(timed, which, request["place"])]
+        return {"samples_us": samples_us, **self.do_results(request)}
+
+    def do_results(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Where the outputs of the last calls lie."""
+        return _results(self._executor.results())
+
+    def do_tighten(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Prepare calls without pauses; answers where their outputs will lie, if they stay there."""
+        tight = self._tight = self._executor.tight()
+        facts = {**self._facts(), "count": tight.count, "flushes": tight.flushes}
+        return {**facts, **_results(tight.results())} if tight.stays else facts
+
+    def do_tight(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Calls without pauses; answers where the outputs lie, unless they stay."""
+        assert self._tight is not None
+        self._tight.run()
+        return {} if self._tight.stays else _results(self._tight.results())
+
+    def do_prepare_row(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Prepare consecutive calls; answers how many."""
+        self._row = self._executor.row(request["most_us"])
+        return {"calls": self._row.calls}
+
+    def do_row(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Consecutive calls; answers the time of one."""
+        assert self._row is not None
+        return {"us": self._row()}
+
+    def inputs(self, count: int) -> dict[str, Any]:
+        """Where the sets of inputs lie that the other process does not know yet."""
+        self._sets.first(count)
+        new = self._sets.buffers[self._told :]
+        self._told = len(self._sets.buffers)
+        return {"new": [{n: address_of(b.bytes) for n, b in one.items()} for one in new]}
+
+    def _forget(self) -> Timed:
+        """Forget outputs of earlier calls, which had other inputs."""
+        timed = self._executor.timed
+        assert timed is not None
+        timed.kept.clear()
+        return timed
+
     def _facts(self) -> dict[str, Any]:
-        timed = self._ready_executor.timed
+        timed = self._executor.timed
         assert timed is not None
         return {
             "method": timed.method,
@@ -235,19 +311,17 @@ class _Serving:
             "repeats": timed.repeats,
             "sets": len(timed.sets),
             "tags": list(timed.tags),
-            **self._inputs(len(timed.sets)),
+            **self.inputs(len(timed.sets)),
         }
 
-    def _inputs(self, count: int) -> dict[str, Any]:
-        """Where the sets of inputs lie that the other process does not know yet."""
-        assert self._sets is not None
-        self._sets.first(count)
-        new = self._sets.buffers[self._told :]
-        self._told = len(self._sets.buffers)
-        return {"new": [{n: address_of(b.bytes) for n, b in one.items()} for one in new]}
 
-    def _results(self, results: Sequence[tuple[int, tuple[Tensor, ...]]]) -> dict[str, Any]:
-        return {"results": [[which, self._addresses(outputs)] for which, outputs in results]}
+def _params(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in params.items()}
 
-    def _addresses(self, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
-        return [address_of(t) for t in outputs]
+
+def _results(results: Sequence[tuple[int, tuple[Tensor, ...]]]) -> dict[str, Any]:
+    return {"results": [[key, _addresses(outputs)] for key, outputs in results]}
+
+
+def _addresses(outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+    return [address_of(t) for t in outputs]

@@ -56,11 +56,15 @@ ROOM_BYTES = (
 
 @dataclass(frozen=True)
 class JobCase:
-    """A call to be timed: an op, descriptions of its inputs, its checked parameters."""
+    """A call to be timed: an op, descriptions of its inputs, its checked parameters.
+
+    `process` is the one of the problem that is the op, a `RemoteProcess`; None for other ops.
+    """
 
     op: Op
     inputs: Mapping[str, Sample]
     params: Mapping[str, ParamValue]
+    process: Any = None
 
     @property
     def metas(self) -> dict[str, Meta]:
@@ -97,7 +101,7 @@ class JobCase:
         params = (
             f"{name}={_param_text(value)}"
             for name, value in self.params.items()
-            if value is not None and (value != known[name] or known[name] is None)
+            if value is not None and (value != known.get(name) or known.get(name) is None)
         )
         return " ".join((self.op.name, *inputs, *params))
 
@@ -108,18 +112,19 @@ class JobCase:
         """
         given, made = self.metas.values(), self.outputs.values()
         inputs, outputs = sum(m.nbytes for m in given), sum(m.nbytes for m in made)
-        # Inputs as drawn (8 bytes each, or widened for the reference), guarded, and their
-        # snapshots; outputs of the call, expected outputs, and temporaries of the comparison.
+        # Inputs as drawn (8 bytes each, or widened for the reference), and a set of them; outputs of
+        # the call, expected outputs, and temporaries of the comparison.
         wide_inputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in given)
         wide_outputs = outputs
         if self.op.tolerance is not None:
             wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
-        checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
-        # Inputs as drawn and two more sets; two outputs; source and result of the limit's copy.
-        timed = 3 * inputs + 2 * outputs + 2 * max(inputs + outputs, self.bytes_moved)
+        checked = inputs + wide_inputs + outputs + 4 * wide_outputs
+        # The pool of values and two sets of inputs; outputs that are kept until they are compared,
+        # which happens between timed calls; source and result of the limit's copy.
+        timed = 3 * inputs + 3 * outputs + 2 * max(inputs + outputs, self.bytes_moved)
         if inputs + outputs <= SHORT_BYTES:  # short calls are rotated over several sets
             timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
-        return max(checked, timed) + ROOM_BYTES
+        return checked + timed + ROOM_BYTES
 
 
 def make_case(op: Op | str, spec: Mapping[str, Any], *, timed: bool = True) -> JobCase:
@@ -155,6 +160,27 @@ def make_case(op: Op | str, spec: Mapping[str, Any], *, timed: bool = True) -> J
         raise InvalidInput(field, f"{case.key} gives nothing: there is no time to measure")
     _ = case.bytes_moved  # a problem's may raise, which is better known now
     return case
+
+
+def samples_of(spec: Mapping[str, Any]) -> tuple[dict[str, Sample], dict[str, ParamValue]]:
+    """The inputs and parameters of a complete spec, such as `JobCase.spec`, without its op.
+
+    Raises:
+        InvalidInput: it is not complete, or not valid.
+    """
+    inputs = {
+        name: _sample(f"inputs.{name}", described, {})
+        for name, described in _mapping("inputs", spec.get("inputs")).items()
+    }
+    params: dict[str, ParamValue] = {}
+    for name, value in _mapping("params", spec.get("params")).items():
+        plain = tuple(value) if isinstance(value, list) else value
+        if not isinstance(plain, tuple | bool | int | float | None):
+            raise InvalidInput(
+                name, f"params.{name} must be a number or a list, got {brief(value)}"
+            )
+        params[name] = plain
+    return inputs, params
 
 
 def expand(op: Op | str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
