@@ -39,6 +39,7 @@ ORDER = (
     "formats",
     "nodes",
     "runs",
+    "peers",
     "profilers",
     "devices",
     "worker",

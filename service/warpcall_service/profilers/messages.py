@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypedDict
 
-from warpcall_service.runs.messages import ProblemSource, Upload
+from warpcall_service.runs.messages import ProblemSource, Task, Upload
 
 TASK = "task.json"  # in the folder
 SOCKET = "socket"
@@ -32,3 +33,24 @@ class ChildTask(TypedDict):
     spec: Any
     implementation: str
     reports: bool
+
+
+class Made(NamedTuple):
+    """A profile: the content of its files by name, or why there are none."""
+
+    files: Mapping[str, bytes]
+    error: str
+
+
+class ApartRequest(TypedDict):
+    """The request to an upload process for the profile of an implementation in one case.
+
+    Attributes:
+        task: of the job, with no other upload than the one that is profiled.
+        key: of the case.
+    """
+
+    task: Task
+    position: int
+    key: str
+    implementation: str

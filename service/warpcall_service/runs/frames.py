@@ -1,21 +1,24 @@
 """What a job's process may send: each frame is checked before anything else sees it.
 
-The process may run code of users, who could send anything in its name. A frame that does not fit is
-refused, and the run with it.
+The process runs modules of the operator, and results have texts that uploads wrote. A frame that does
+not fit is refused, and the run with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from warpcall.jobs import ExitClass
 from warpcall_service.lanes.messages import LENGTH
-from warpcall_service.runs.messages import PIECE_BYTES, Task
-from warpcall_service.runs.profile_pieces import PieceRefused, ProfilePieces
+from warpcall_service.runs.events import ProfileMade
+from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
 from warpcall_service.runs.results import MAX_IMPLEMENTATIONS, CaseModel, Name, Number, Strict
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
@@ -113,7 +116,7 @@ class FrameReader:
         self._reader = reader
         self._specs = dict(task["cases"])  # by position, of cases without a result
         self._names = task["implementations"]
-        self._profiles = ProfilePieces(task)
+        self._profiles = _ProfilePieces(task)
         self._ready = self._leased = self._ended = False
         self._tokens = PROGRESS_BURST
         self._filled_at = time.monotonic()
@@ -141,10 +144,7 @@ class FrameReader:
         if frame.kind == "progress":
             await self._pace()
         if frame.kind == "profile":
-            try:
-                return Frame("profile", self._profiles.take(frame.value))
-            except PieceRefused as refused:
-                raise FrameRefused(str(refused)) from None
+            return Frame("profile", self._profiles.take(frame.value))
         return frame
 
     def _check(self, frame: Frame) -> None:
@@ -192,6 +192,51 @@ class FrameReader:
         self._tokens, self._filled_at = min(PROGRESS_BURST, grown) - 1, now
         if self._tokens < 0:
             await asyncio.sleep(-self._tokens / PROGRESS_PER_S)
+
+
+class _ProfilePieces:
+    """The files of the profiles of one run. Each that the task asks for may come once."""
+
+    def __init__(self, task: Task) -> None:
+        wanted = task.get("profile")
+        cases = wanted["cases"] if wanted is not None else []
+        files = PROFILE_FILES[wanted["profiler"]] if wanted is not None else ()
+        self._left = {
+            (position, name, file)
+            for position, _, names in cases
+            for name in names
+            for file in files
+        }
+        self._most = wanted["most_bytes"] if wanted is not None else 0
+        self._of: tuple[int, str, str] | None = None  # the file whose next piece must come
+        self._content = bytearray()
+
+    def take(self, piece: Mapping[str, Any]) -> ProfileMade | None:
+        """Take the next piece; returns the file with its last one.
+
+        Raises:
+            FrameRefused: the file was not asked for, is too large, or its pieces have other sizes.
+        """
+        of = piece["position"], piece["implementation"], piece["file"]
+        if of not in self._left or self._of not in (None, of):
+            raise FrameRefused("a profile that was not asked, or was sent before")
+        try:
+            data = base64.b64decode(piece["data"], validate=True)
+        except binascii.Error:
+            raise FrameRefused("a profile that is not in base64") from None
+        if len(data) > PIECE_BYTES or (len(data) < PIECE_BYTES and not piece["last"]):
+            raise FrameRefused(f"a piece of a profile of {len(data)} bytes")
+        if len(self._content) + len(data) > self._most:
+            raise FrameRefused(f"a profile of more than {self._most} bytes")
+        self._of = of
+        self._content += data
+        if not piece["last"]:
+            return None
+        self._left.remove(of)
+        made = ProfileMade(*of, b"" if piece["error"] else bytes(self._content), piece["error"])
+        self._of = None
+        self._content.clear()
+        return made
 
 
 _FRAME = TypeAdapter(_Frame)

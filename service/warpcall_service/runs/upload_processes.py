@@ -21,6 +21,7 @@ from typing import cast
 from warpcall_service.runs import process_tree, sandboxed
 from warpcall_service.runs.cgroups import Cgroup
 from warpcall_service.runs.messages import (
+    REQUEST_BYTES,
     TAG_VARIABLE,
     EndUpload,
     Launch,
@@ -29,8 +30,6 @@ from warpcall_service.runs.messages import (
     UploadLaunch,
     UploadStarted,
 )
-
-PACKET_BYTES = 4096
 
 
 @dataclass
@@ -88,7 +87,7 @@ class UploadProcesses:
     def receive(self) -> bool:
         """Receive the next request; returns False if the job's process has ended."""
         try:
-            text, fds, _, _ = socket.recv_fds(self._requests, PACKET_BYTES, 1)
+            text, fds, _, _ = socket.recv_fds(self._requests, REQUEST_BYTES, 1)
         except OSError:
             return False
         if not text:

@@ -1,7 +1,7 @@
 """The process of one job: python -m warpcall_service.worker.job_main, started by the job's reaper.
 
 It measures the cases of its task in one thread, and returns the device after each timed block. Code
-of users never runs in it: each upload, and the problem, has an upload process (`runs.peers`).
+of users never runs in it: each upload, and the problem, has an upload process (`peers.process`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.peers.process import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
+from warpcall_service.profilers import apart
+from warpcall_service.profilers.apart import PROFILE_MODULE
+from warpcall_service.profilers.messages import Made
 from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, JobTask, version_of
-from warpcall_service.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_service.text import MAX_ERROR_CHARS, error_text
-from warpcall_service.worker import profile_peer, profiles
-from warpcall_service.worker.profile_peer import PROFILE_MODULE
+from warpcall_service.worker import profile_main
 
 if TYPE_CHECKING:
     import torch
 
-    from warpcall_kernels.measuring import JobCase, Lease, RemoteProblem
+    from warpcall_kernels.measuring import Deadlines, JobCase, Lease, RemoteProblem
 
 PROGRESS_S = 0.5  # between two frames about the same phase
 
@@ -143,8 +145,8 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     if problem is None:
         make_case = functools.partial(measuring.make_case, task["op"])
     else:
-        remote = measuring.remote_problem(of_problem, {"problem": problem})
-        make_case = functools.partial(_case_of_problem, remote, _tags(task, problem["source"]))
+        remote = measuring.remote_problem(of_problem, {"problem": problem}, task["op"])
+        make_case = functools.partial(_case_of_problem, remote, task)
     _measure_cases(task, make_case, server, device, sources)
     if task.get("profile") is not None:
         _make_profiles(task, make_case, server, reaper, device)
@@ -180,7 +182,7 @@ def _measure_cases(
             seed=task["seed"] + position,
             lease=_lease(server, device),
             progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
-            deadlines=measuring.Deadlines(task["call_s"], task["compile_s"]),
+            deadlines=_deadlines(task),
         )
         server.send("result", {"position": position, "case": result.to_json()})
         if result.device_lost:
@@ -234,19 +236,26 @@ def _make_profiles(
         for name in names:
             case = cases[position]
             if isinstance(case, Exception):
-                made = profiles.Made({}, error_text(case))
+                made = Made({}, error_text(case))
             elif task["problem"] is not None or name in uploads:
-                made = profile_peer.make(start, task, position, case.key, name, lease)
+                made = apart.make(start, task, position, case.key, name, lease)
             else:
-                made = profiles.make(task, position, case, name, lease)
+                made = profile_main.make(task, position, case, name, lease)
             files = PROFILE_FILES[wanted["profiler"]]
             for file in files if not made.error else files[-1:]:
                 server.send_profile(position, name, file, made.files.get(file, b""), made.error)
 
 
-def _case_of_problem(problem: RemoteProblem, tags: tuple[str, ...], spec: Any) -> JobCase:
-    case = problem.case(spec)
-    return replace(case, op=replace(case.op, tags=tags))
+def _case_of_problem(remote: RemoteProblem, task: JobTask, spec: Any) -> JobCase:
+    assert task["problem"] is not None
+    case = remote.case(spec, deadlines=_deadlines(task))
+    return replace(case, op=replace(case.op, tags=_tags(task, task["problem"]["source"])))
+
+
+def _deadlines(task: JobTask) -> Deadlines:
+    from warpcall_kernels import measuring
+
+    return measuring.Deadlines(task["call_s"], task["compile_s"])
 
 
 class DeviceLost(Exception):

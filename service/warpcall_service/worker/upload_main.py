@@ -6,13 +6,13 @@ job's process measures it over a socket (`warpcall_kernels.measuring`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpcall_service.peers import child as upload_child
 from warpcall_service.processes.imports import quick_imports
-from warpcall_service.runs import temporary, upload_child
+from warpcall_service.runs import temporary
 
 if TYPE_CHECKING:
     from warpcall_kernels.measuring import Loaded
@@ -26,14 +26,9 @@ def main() -> None:
             import torch
 
             from warpcall_kernels import measuring
-            from warpcall_kernels.op import launch
+            from warpcall_service.worker import uploaded
 
-        if "TRITON_INTERPRET" in os.environ:
-            launch.interpret_only_others()
-            with contextlib.suppress(ImportError):
-                from warpcall_kernels import interpreter
-
-                interpreter.mend()
+        uploaded.mend_interpreter()
         device = torch.device(args.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from warpcall_kernels import InvalidInput, Op, measuring
+from warpcall_kernels import InvalidInput, Op, interpreter, measuring
 from warpcall_kernels.measuring import Implementation
+from warpcall_kernels.op import launch
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_service.runs.messages import Upload
 from warpcall_service.worker import problem_source
@@ -26,6 +28,13 @@ Function = Callable[..., Any]
 
 class UploadedCodeEnded(Exception):
     """Uploaded code raised an exception that would have ended the process, such as SystemExit."""
+
+
+def mend_interpreter() -> None:
+    """Repair Triton's interpreter if this process has it, for the kernels of uploads only."""
+    if "TRITON_INTERPRET" in os.environ:
+        launch.interpret_only_others()
+        interpreter.mend()
 
 
 def load(upload: Upload, folder: Path) -> tuple[Function | None, Exception | None]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.service.runs.upload_parts import UPLOAD
 from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.peers.process import Peer, PeerStarter, Reaper
 from warpcall_service.processes import child
-from warpcall_service.runs.peers import Peer, PeerStarter, Reaper
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.service.runs.sandboxes import ROOT
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.runs import upload_child
+from warpcall_service.peers import child as upload_child
 from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, UploadLaunch
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings

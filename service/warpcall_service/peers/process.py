@@ -17,11 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from warpcall_service.peers.child import HELLO
 from warpcall_service.processes.spawn import signal_name
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import StartUpload, UploadEnded, UploadStarted
-from warpcall_service.runs.upload_child import HELLO
-from warpcall_service.runs.upload_processes import PACKET_BYTES
+from warpcall_service.runs.messages import REQUEST_BYTES, StartUpload, UploadEnded, UploadStarted
 
 UPLOAD_MODULE = "warpcall_service.worker.upload_main"
 HELLO_S = 60.0  # within which it must have sent it
@@ -82,7 +81,7 @@ class Reaper:
     def _ask(self, request: Mapping[str, Any], fds: list[int]) -> Any:
         try:
             socket.send_fds(self._sock, [json.dumps(request).encode()], fds)
-            text = self._sock.recv(PACKET_BYTES)
+            text = self._sock.recv(REQUEST_BYTES)
         except OSError:
             text = b""
         if not text:

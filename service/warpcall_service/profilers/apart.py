@@ -6,17 +6,14 @@ import contextlib
 import json
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpcall_service.lanes.messages import LENGTH, frame
-from warpcall_service.runs.messages import PROFILE_FILES
+from warpcall_service.peers.process import Peer, PeerStarter
+from warpcall_service.profilers.messages import ApartRequest, Made
+from warpcall_service.profilers.program import Lease
+from warpcall_service.runs.messages import PROFILE_FILES, Task
 from warpcall_service.text import MAX_ERROR_CHARS
-from warpcall_service.worker.profiles import Made
-
-if TYPE_CHECKING:
-    from warpcall_kernels.measuring import Lease
-    from warpcall_service.runs.messages import Task
-    from warpcall_service.runs.peers import Peer, PeerStarter
 
 PROFILE_MODULE = "warpcall_service.worker.profile_main"
 MAX_FRAME_BYTES = 16 << 10
@@ -39,7 +36,7 @@ def make(start: PeerStarter, task: Task, position: int, key: str, name: str, lea
     except (RuntimeError, OSError) as error:
         return Made({}, str(error))
     uploads = [one for one in task["uploads"] if one["name"] == name]
-    request = {
+    request: ApartRequest = {
         "task": {**task, "uploads": uploads},
         "position": position,
         "key": key,
@@ -66,7 +63,7 @@ class _Following:
         self._limit_s, self._call_s = wanted["limit_s"], wanted["call_s"]
         self._until = time.monotonic() + LATER * self._limit_s
 
-    def made(self, request: dict[str, Any]) -> Made:
+    def made(self, request: ApartRequest) -> Made:
         """The profile that the process makes for a request.
 
         Raises:

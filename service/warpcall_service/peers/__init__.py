@@ -1,0 +1,1 @@
+"""Upload processes as the job's process sees them, and their own first code."""
