@@ -47,6 +47,8 @@ def measured(
     store: Store,
     changes: Mapping[str, Change],
     cases: Sequence[int] | None = None,
+    *,
+    precision: str = "standard",
     **of_case: Any,
 ) -> str:
     """The id of a job whose rows of these implementations differ by these from valid ones.
@@ -57,7 +59,7 @@ def measured(
     """
     keys = lab.permute_cases((64, 2048))
     names = [name for name in NAMES if name != "ann/mine"]
-    job = lab.submit(store, "ann", "permute", keys, names)
+    job = lab.submit(store, "ann", "permute", keys, names, precision=precision)
     with store.write() as session:
         row = submissions.find(session, caller("ann"), job)
         row.implementations = '["torch", "warpcall", "ann/mine"]'
@@ -154,7 +156,7 @@ def test_results_that_were_only_checked_are_right(store: Store) -> None:
     times = {"median_us": None, "ci_low_us": None, "ci_high_us": None, "relative": None}
     right: Change = {**times, "gb_per_s": None, "share_of_limit": None}
     changes = {"torch": right, "warpcall": right, "ann/mine": right}
-    checked: Any = {"rounds": 0, "converged": False, "limit": None}
+    checked: Any = {"precision": "check", "rounds": 0, "converged": False, "limit": None}
     job = measured(store, changes, **checked)
     of_mine = {**right, "status": "wrong_result"}
     wrong = measured(store, changes | {"ann/mine": of_mine}, **checked)

@@ -38,18 +38,7 @@ def results_lines(results: Results, first: str) -> list[str]:
 
     Args:
         first: the implementation with which the others are compared.
-
-    A job that only checks results has no times: its rows say which results are right.
     """
-    if checks_only(results):
-        shown = [
-            (row.case, row.implementation, (status_shown(row.status, row.median_us),))
-            for row in results.measurements
-        ]
-        return [
-            "the results were compared with the reference, and not timed",
-            *by_case(("result",), shown),
-        ]
     rows = []
     for row in results.measurements:
         status = status_shown(row.status, row.median_us)
@@ -153,17 +142,8 @@ def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]
     return lines
 
 
-def checks_only(results: Results) -> bool:
-    """Whether a job only checks results: some are right and have no time."""
-    return any(status_shown(row.status, row.median_us) == "right" for row in results.measurements)
-
-
 def converged(results: Results) -> str:
-    """How many cases converged: their intervals are as narrow as their precision asks for. Of a job
-    that only checks results, how many are right."""
-    if checks_only(results):
-        right = sum(row.status == "ok" for row in results.measurements)
-        return f"{right} of {plural(len(results.measurements), 'result')} right"
+    """How many cases converged: their intervals are as narrow as their precision asks for."""
     cases = results.cases
     return (
         f"{sum(bool(case.converged) for case in cases)} of {plural(len(cases), 'case')} converged"

@@ -158,9 +158,9 @@ def failures(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def checks_only(summaries: Iterable[Summary]) -> bool:
-    """Whether a job only checks results: some are right and have no time."""
-    return any(status_shown(one.status, one.columns["median_us"]) == RIGHT for one in summaries)
+def checks_only(job: Job) -> bool:
+    """Whether a job only checks results, so that none of its rows has a time."""
+    return job.precision == "check"
 
 
 def without_verdict(answers: Sequence[Answer]) -> list[str]:
@@ -172,14 +172,14 @@ def without_verdict(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def answers(job: Job, summaries: Sequence[Summary]) -> tuple[list[Answer], list[HeatRow]]:
+def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[HeatRow]]:
     """The comparison of each implementation with the first one, and the heat map of the ratios.
 
     A job that only checks results has an answer and a column for the first one, too.
     """
     names: list[str] = json.loads(job.implementations)
     chosen = colours(names)
-    checks = checks_only(summaries)
+    checks = checks_only(job)
     shown = names if checks else names[1:]
     others = sorted(shown, key=lambda name: name == LIMIT)  # the limit is the last one
     rivals = names if checks else rivals_of(names)

@@ -140,10 +140,8 @@ def job_rest(
         panels=panels(row, summaries),
         phases=[] if running else bar(phases(session, row)),
         colours=results.colours(implementations),
-        checks_only=answers.checks_only(summaries),
-        rivals=implementations
-        if answers.checks_only(summaries)
-        else results.rivals_of(implementations),
+        checks_only=answers.checks_only(row),
+        rivals=implementations if answers.checks_only(row) else results.rivals_of(implementations),
         lead=answers.lead(implementations[0], found),
         FEW_CASES=FEW_CASES,
         HEAT_ROWS=HEAT_ROWS,

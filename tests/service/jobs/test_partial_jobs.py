@@ -97,6 +97,12 @@ def test_a_job_without_any_time_is_not_partial(status: str, state: str, store: S
     assert ended(job) == (state, status, detail)
 
 
+def test_a_check_in_which_nothing_is_right_says_so(store: Store) -> None:
+    job = run(store, {"mine": ["wrong_result"]}, without_times=True, precision="check")
+
+    assert ended(job) == ("failed", "wrong_result", "no implementation is right in any case")
+
+
 def test_every_status_of_a_row_is_an_exit_class(store: Store) -> None:
     for status in {*lifecycle.WORST_FIRST} - {"ok"}:
         assert run(store, {"torch": ["ok"], "mine": [status]}, fresh=True).exit_class == status

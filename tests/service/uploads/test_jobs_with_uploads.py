@@ -59,7 +59,8 @@ def test_a_job_times_uploads_beside_the_others(lab: Lab) -> None:
     assert "interpreted" in rows["ann/kernel"]["tags"]
     assert rows["ann/kernel"]["verdict"] is None
     assert "interpreted" not in rows["warpcall"]["tags"]
-    assert found["remarks"][1].startswith("no GPU: Triton interprets the kernels of uploads")
+    assert found["remarks"][0] == job["detail"]
+    assert found["remarks"][2].startswith("no GPU: Triton interprets the kernels of uploads")
 
 
 def test_another_version_is_measured_anew_and_the_same_one_is_not(lab: Lab) -> None:
