@@ -142,28 +142,35 @@ def test_a_check_that_is_ended_says_why(source: str, error: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("source", "exit_class", "detail"),
+    ("lines", "status", "error"),
     [
-        (with_reference(ON_VALUES, "    import os", "    os._exit(3)"), "killed", "exit status 3"),
-        (with_reference(ON_VALUES, "    while True: pass"), "timeout", "made no progress for 6 s"),
+        (("import os", "os._exit(3)"), "crashed", "exited with status 3 in the reference"),
+        (("while True: pass",), "timeout", "the reference did not end within 4 s"),
+        (FORKS, "oom", "its processes took too much memory in the reference"),
         (
-            with_reference(
+            (
                 *FIND_SOCKET,
-                ON_VALUES,
-                "    text = json.dumps({'result': {}}).encode()",
-                "    for fd in sockets:",
-                "        with socket.socket(fileno=os.dup(fd)) as one:",
-                "            one.sendall(struct.pack('<I', len(text)) + text)",
+                "text = json.dumps({'result': {}}).encode()",
+                "for fd in sockets:",
+                "    with socket.socket(fileno=os.dup(fd)) as one:",
+                "        one.sendall(struct.pack('<I', len(text)) + text)",
             ),
-            "invalid",
-            "its process sent",
+            "",
+            "",
         ),
     ],
-    ids=["exit", "loop", "result"],
+    ids=["exit", "loop", "memory", "result"],
 )
-def test_a_reference_that_misbehaves_ends_its_job(
-    source: str, exit_class: str, detail: str, tmp_path: Path
+def test_a_reference_that_misbehaves_has_no_time_and_its_job_ends_well(
+    lines: Sequence[str], status: str, error: str, tmp_path: Path
 ) -> None:
-    outcome, _ = run(tmp_path, source, job_stall_s=6.0)
+    source = with_reference(ON_VALUES, *(f"    {line}" for line in lines))
 
-    assert (outcome.exit_class, detail in outcome.detail) == (exit_class, True), outcome
+    outcome, events = run(tmp_path, source, upload_call_s=4.0, upload_compile_s=4.0)
+
+    (case,) = (event.result for event in events if isinstance(event, CaseMeasured))
+    (row,) = case["implementations"]
+    assert (outcome.exit_class, outcome.detail) == ("ok", "")
+    assert row["status"] != "ok"
+    assert status in ("", row["status"])
+    assert error in row["error"]
