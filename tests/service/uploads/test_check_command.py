@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.command import command_for
-from tests.e2e.lab import Lab
+from tests.service.databases import Database
+from tests.service.uploads.requests import Lab, running_lab
 
-EXAMPLE = Path(__file__).parents[2] / "examples/my_permute.py"
+EXAMPLE = Path(__file__).parents[3] / "examples/my_permute.py"
 SOURCE = """
 import torch
 
@@ -39,6 +40,14 @@ def needs_an_element(x, dims):
 
 Check = Callable[[str], tuple[int, dict[str, Any]]]
 CHECK = ("check", "permute", "--mine")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("checks"))})
+    uploads = "sandboxed" if shutil.which("bwrap") else "trusted"
+    with running_lab(database, "ann", WARPCALL_UPLOADS=uploads) as running:
+        yield running
 
 
 @pytest.fixture
