@@ -19,10 +19,10 @@ from warpcall.jobs.results import RATIOS, ComparedRow, Comparison, why_no_verdic
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import exports, lifecycle, results, spread, submissions
-from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.spread import Spread
 from warpcall_service.lanes.messages import frame
+from warpcall_service.store.conclusions import basis_for_verdict
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 

@@ -18,7 +18,8 @@ from warpcall.errors import NotFound
 from warpcall.jobs.results import CaseDetails, CaseResults, History, HistoryPoint, Measurement
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import conclusions, lifecycle, submissions
+from warpcall_service.jobs import lifecycle, submissions
+from warpcall_service.store import conclusions
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import State
+from warpcall.jobs import UNFINISHED, State
 from warpcall_service.artefacts.profiles import ProfileWriter
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
@@ -30,6 +32,7 @@ from warpcall_service.runs.events import (
     RunEvent,
     StateChanged,
 )
+from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job
 
@@ -53,6 +56,41 @@ class _Waiting(NamedTuple):
 
 
 log = logging.getLogger("warpcall.jobs")
+
+
+class EndCounter:
+    """Counts how runs and jobs ended on this server."""
+
+    def __init__(self) -> None:
+        self._runs: Counter[str] = Counter()  # by exit class
+        self._jobs: Counter[str] = Counter()  # by state
+
+    def add(self, exit_class: str, state: State | None) -> None:
+        """Count a run, and its job if that has ended.
+
+        Args:
+            state: of the job after the run; None if it is not known.
+        """
+        self._runs[exit_class] += 1
+        if state is not None and state not in UNFINISHED:
+            self._jobs[state] += 1
+
+    def metrics(self) -> Iterable[Metric]:
+        """The counts, as Prometheus metrics."""
+        runs = CounterMetricFamily(
+            "warpcall_job_attempts",
+            "Runs of jobs that have ended, by how they ended",
+            labels=["exit_class"],
+        )
+        jobs = CounterMetricFamily(
+            "warpcall_jobs_ended",
+            "Jobs that ended with a run on this server, by their state at the end",
+            labels=["state"],
+        )
+        for family, counts in ((runs, self._runs), (jobs, self._jobs)):
+            for value, number in counts.items():
+                family.add_metric([value], number)
+        return runs, jobs
 
 
 class RunRecorder:
@@ -116,6 +154,26 @@ class RunRecorder:
         """Wait until all profiles are stored. They cannot be after the end of the job is written."""
         if self._profiles is not None:
             await self._profiles.close()
+
+    async def end(self, outcome: Outcome, *, counts: bool) -> State | None:
+        """Write the end of the run, and wait until all changes are written.
+
+        Args:
+            counts: as for `lifecycle.interrupt`.
+
+        Returns:
+            The state of the job after the run; None if it is not known, because the claim is lost.
+        """
+        state: State | None = None
+
+        def write_end(session: Session, job: Job) -> None:
+            nonlocal state
+            lifecycle.end_run(session, job, outcome, counts=counts)
+            state = job.state  # type: ignore[assignment]  # the database holds only states
+
+        self.put(write_end, charges=True)
+        await self.close()
+        return None if self.claim_lost else state
 
     async def close(self) -> None:
         """Wait until all changes are written."""

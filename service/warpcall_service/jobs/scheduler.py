@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall.jobs import UNFINISHED
 from warpcall_service.artefacts import profiles
 from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
@@ -25,7 +24,7 @@ from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_service.jobs.queue import Claim
-from warpcall_service.jobs.run_recorder import RunRecorder
+from warpcall_service.jobs.run_recorder import EndCounter, RunRecorder
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.nodes.membership import Membership
@@ -103,8 +102,7 @@ class Scheduler:
         self._pruned_ms = 0
         self._trouble = ""
         self._queued = 0
-        self._ended: Counter[str] = Counter()  # runs, by exit class
-        self._jobs_ended: Counter[str] = Counter()  # jobs, by state
+        self._ended = EndCounter()
         self._device_s: defaultdict[str, float] = defaultdict(float)
         self._working: asyncio.Task[None] | None = None
         self._stopping = False
@@ -167,21 +165,7 @@ class Scheduler:
             running.add_metric([lane.name], float(lane.name in self._runs))
             leased.add_metric([lane.name], self._device_s[lane.name])
             quarantined.add_metric([lane.name], float(lane.state == "quarantined"))
-        ended = CounterMetricFamily(
-            "warpcall_job_attempts",
-            "Runs of jobs that have ended, by how they ended",
-            labels=["exit_class"],
-        )
-        for exit_class, number in self._ended.items():
-            ended.add_metric([exit_class], number)
-        jobs_ended = CounterMetricFamily(
-            "warpcall_jobs_ended",
-            "Jobs that ended with a run on this server, by their state at the end",
-            labels=["state"],
-        )
-        for state, number in self._jobs_ended.items():
-            jobs_ended.add_metric([state], number)
-        return queued, running, leased, quarantined, ended, jobs_ended
+        return queued, running, leased, quarantined, *self._ended.metrics()
 
     # Polling the queue
 
@@ -359,19 +343,9 @@ class Scheduler:
             await recorder.store_profiles()
             stopping = self._stopping or self._membership.is_draining
             counts = not (stopping or run in self._yielding)
-            state = ""
-
-            def write_end(session: Session, job: Job) -> None:
-                nonlocal state
-                lifecycle.end_run(session, job, outcome, counts=counts)
-                state = job.state
-
-            recorder.put(write_end, charges=True)
-            await recorder.close()
-            if not recorder.claim_lost and state and state not in UNFINISHED:
-                self._jobs_ended[state] += 1
+            state = await recorder.end(outcome, counts=counts)
             exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
-            self._ended[exit_class] += 1
+            self._ended.add(exit_class, state)
             log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)
             if recorder.claim_lost:
                 log.warning(

@@ -13,8 +13,8 @@ from typing import Any, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store.conclusions import basis_for_verdict
 from warpcall_service.store.tables import Measurement
 
 RECENT = 20_000  # latest measurements of an environment that are searched for repeated ones

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import Measurement, status_shown
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
-from warpcall_service.jobs import conclusions
 from warpcall_service.jobs.results import by_case, measurement
 from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store import conclusions
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 

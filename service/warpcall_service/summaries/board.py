@@ -19,9 +19,9 @@ from warpcall.jobs import COMPLETED
 from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing, can_conclude
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
-from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.submissions import readable
 from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store.conclusions import basis_for_verdict
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
