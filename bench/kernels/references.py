@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from warpcall_kernels import Op, measuring
-from warpcall_kernels.measuring._check import draw
+from warpcall_kernels.measuring._calls.check import draw
 from warpcall_kernels.measuring._implementations import find
 from warpcall_kernels.op.cases import Case
 from warpcall_kernels.op.errors import InvalidInput

@@ -32,9 +32,9 @@ from warpcall_kernels.measuring import (
     make_case,
     measure,
 )
-from warpcall_kernels.measuring._check import draw
+from warpcall_kernels.measuring._calls.check import draw
+from warpcall_kernels.measuring._calls.memory import Sets
 from warpcall_kernels.measuring._clock import clock
-from warpcall_kernels.measuring._memory import Sets
 from warpcall_kernels.op.declaration import ParamValue
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch advises while it compiles

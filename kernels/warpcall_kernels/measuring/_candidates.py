@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from warpcall_kernels.measuring._clock import Clock, Timed
+from warpcall_kernels.measuring._calls.executor import Executor
+from warpcall_kernels.measuring._calls.memory import Sets
+from warpcall_kernels.measuring._calls.outputs import Wrong
+from warpcall_kernels.measuring._calls.timed import Timed
+from warpcall_kernels.measuring._clock import Clock
 from warpcall_kernels.measuring._context import Outside
-from warpcall_kernels.measuring._executor import Executor
 from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
 from warpcall_kernels.measuring._implementations import LIMIT
-from warpcall_kernels.measuring._memory import Sets
 from warpcall_kernels.measuring._observe import theoretical_gb_per_s
-from warpcall_kernels.measuring._outputs import Wrong
-from warpcall_kernels.measuring._remote import Facts, RemoteExecutor, RemoteFailed
+from warpcall_kernels.measuring._processes.process import RemoteFailed
+from warpcall_kernels.measuring._processes.remote import Facts, RemoteExecutor
 from warpcall_kernels.measuring._result import ImplementationResult, Ratio, Status
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
@@ -27,8 +29,8 @@ from warpcall_kernels.measuring._statistics import (
 )
 
 SUSPECT = 1.03  # times as fast as the best copy
-# Tags of times that nothing can be concluded from.
-INCONCLUSIVE = frozenset({"suspect", "interpreted", "unconfirmed"})
+# Tags of implementations whose times nothing can be concluded from.
+INCONCLUSIVE = frozenset({"interpreted"})
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Candidate:
     Attributes:
         checked: timed calls whose outputs were compared.
         doubt: why its times cannot be right; None if our clock agrees with them.
+        is_confirmed: whether our clock could tell that.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Candidate:
     tags: tuple[str, ...] = ()
     checked: int = 0
     doubt: str | None = None
+    is_confirmed: bool = True
 
     @property
     def is_timed(self) -> bool:
@@ -83,7 +87,8 @@ class Candidate:
     def concludes(self) -> bool:
         """Whether its times may be compared with those of others."""
         tags = (*self.tags, *self.ready.tags)
-        return self.status == "ok" and not self.doubt and not INCONCLUSIVE.intersection(tags)
+        known = self.is_confirmed and not self.doubt
+        return self.status == "ok" and known and not INCONCLUSIVE.intersection(tags)
 
 
 @contextlib.contextmanager
@@ -115,7 +120,10 @@ class ResultBuilder:
         nbytes: int,
         first: str,
         a_a: Comparison | None,
+        *,
+        timed: bool,
     ) -> None:
+        self._timed = timed
         self._candidates = candidates
         self._rounds = rounds
         self._on_gpu = device.type == "cuda"
@@ -133,7 +141,7 @@ class ResultBuilder:
         number = self._candidates.index(c) if c in self._candidates else None
         found = None if number is None else self._rounds.median(number)
         if number is None or found is None:
-            error = c.error or "there was no round that counts"
+            error = c.error or ("there was no round that counts" if self._timed else None)
             return ImplementationResult(
                 c.name, c.status, error, c.traceback, peak_bytes=c.peak_bytes, tags=c.tags
             )
@@ -144,6 +152,8 @@ class ResultBuilder:
         tags = c.tags + c.ready.tags
         if self._is_suspect(number):
             tags += ("suspect",)
+        if not c.is_confirmed:
+            tags += ("unconfirmed",)
         impossible = self._why_invalid(c, median)
         return ImplementationResult(
             c.name,

@@ -9,25 +9,28 @@ divided by their number.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from warpcall_kernels.measuring._inputs import PLACES
-from warpcall_kernels.measuring._memory import Sets
+from warpcall_kernels.measuring._calls.memory import Sets
+from warpcall_kernels.measuring._calls.timed import (
+    Call,
+    HowTimed,
+    Inputs,
+    Row,
+    Tight,
+    Timed,
+    by_set,
+    run_calls,
+)
 from warpcall_kernels.op.launch import end_failed_capture
-
-Inputs = Mapping[str, Tensor]
-Call = Callable[[Inputs], Any]
 
 LONG_FACTOR = 10  # calls this many times as long as a short one are not captured with it
 FLUSH_FACTOR = 2  # bytes written before a sample, as a multiple of the cache
@@ -41,100 +44,9 @@ MOST_QUEUED = 1000  # calls, or graphs
 LONG_US = 20_000  # for longer calls, the first one is not noticeably slower
 ROW_CALLS = 20  # calls captured in one graph, for consecutive calls
 MAX_CPU_CACHE = 32 << 20  # assumed size of a CPU's last-level cache, if it is larger or unknown
-PLACE_STEP = 4099  # between the places of two sets of inputs
 KEPT = 4  # calls of a block whose outputs are kept until they are compared
 TIGHT_US = 5000  # of calls without pauses, so that the start of their block is a small part
 MOST_TIGHT = 32  # such calls; the outputs of all of them are kept
-
-
-@dataclass
-class Timed:
-    """A call that is ready to be timed.
-
-    Args:
-        call: function of a set of inputs.
-        sets: sets of inputs with equal values at different addresses.
-        method: description of how it is timed.
-        rough_us: rough time of a call.
-        host_us: time that the CPU needs to queue a call.
-        repeats: calls in one sample.
-        replay: runs the calls of a sample as one CUDA graph; if None, `call` runs `repeats` times.
-        captured: what the calls of that graph return, by set of inputs.
-        fill: writes the values of a place of the pool into a set of inputs, given the number of the
-            set and the place; None if somebody else does it.
-        place: of the values of the first set at the last replay.
-        kept: what the last calls returned, each with the place of its values.
-    """
-
-    call: Call
-    sets: Sequence[Inputs]
-    method: str
-    rough_us: float
-    host_us: float
-    repeats: int = 1
-    replay: Callable[[], None] | None = None
-    tags: tuple[str, ...] = ()
-    captured: Sequence[Any] = ()
-    fill: Callable[[int, int], None] | None = None
-    place: int = 0
-    kept: collections.deque[tuple[int, Any]] = field(
-        default_factory=lambda: collections.deque(maxlen=1)
-    )
-
-    def results(self) -> list[tuple[int, Any]]:
-        """What the last calls returned, each with the place of its values in the pool."""
-        if self.replay is None:
-            return [*self.kept]
-        return [(place_of(self.place, number), out) for number, out in enumerate(self.captured)]
-
-    def fill_sets(self, which: int, place: int) -> None:
-        """Write values into the sets of inputs of one sample."""
-        if self.fill is not None:
-            for i in range(which, which + self.repeats):
-                number = i % len(self.sets)
-                self.fill(number, place_of(place, number))
-
-    @property
-    def nbytes(self) -> int:
-        return max(1, sum(t.numel() * t.element_size() for t in self.sets[0].values()))
-
-
-class HowTimed(Protocol):
-    """How long a call takes, and how many are in one sample."""
-
-    rough_us: float
-    host_us: float
-    repeats: int
-
-
-@dataclass(frozen=True)
-class Tight:
-    """Calls that follow each other without pauses, each after an overwritten cache if `flushes`.
-
-    Args:
-        run: makes them and waits for their end.
-        count: number of calls.
-        flushes: whether the cache is overwritten before each of them.
-        stays: whether each run writes its outputs to the same memory.
-        results: what the calls return, each with the number of its set of inputs.
-    """
-
-    run: Callable[[], None]
-    count: int
-    flushes: bool
-    stays: bool
-    results: Callable[[], Sequence[tuple[int, Any]]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Consecutive calls: `run` makes them and returns the time of one in us."""
-
-    run: Callable[[], float]
-    calls: int
-
-    def __call__(self) -> float:
-        return self.run()
 
 
 class Clock:
@@ -251,18 +163,20 @@ class CudaClock(Clock):
         torch.cuda.synchronize(self.device)
 
     def block(self, work: Sequence[tuple[Timed, int]], places: Sequence[int] = ()) -> list[float]:
-        for (timed, _), first_place in zip(reversed(work), reversed(places), strict=False):
-            timed.place = first_place  # in the end that of its first sample
-        for timed in {id(t): t for t, _ in work if t.replay is not None and places}.values():
-            timed.fill_sets(0, timed.place)
+        for timed, _ in work if places else ():
+            timed.place = places[0]
+            if timed.replay is not None:
+                timed.fill_sets(0, timed.place)
         first, which = work[0]
         if first.rough_us < LONG_US:
             self._run_sample(first, which)  # not timed, since the first call after a pause is slow
         pairs = []
         for i, (timed, which) in enumerate(work):
             begin, end = _event(), _event()
-            torch.cuda._sleep(self._wait_cycles(timed))  # type: ignore[no-untyped-call]  # torch's gap
             place = places[i] if places else None
+            if timed.replay is not None and place is not None:
+                timed.fill_sets(0, timed.place)  # what others have written meanwhile
+            torch.cuda._sleep(self._wait_cycles(timed))  # type: ignore[no-untyped-call]  # torch's gap
             if timed.replay is None:
                 if place is not None:  # a call that does not wait for this reads other values
                     timed.fill_sets(which, place)
@@ -310,7 +224,7 @@ class CudaClock(Clock):
                 self.synchronize()
 
             stays = timed.replay is not None
-            return Tight(sample, timed.repeats, False, stays, lambda: _by_set(timed))
+            return Tight(sample, timed.repeats, False, stays, lambda: by_set(timed))
         count = max(2, min(most, MOST_TIGHT, int(TIGHT_US / max(timed.rough_us, 1))))
         kept: list[tuple[int, Any]] = []
 
@@ -360,7 +274,7 @@ class CudaClock(Clock):
         if timed.replay is not None:
             timed.replay()
         else:
-            _run_calls(timed, which, place)
+            run_calls(timed, which, place)
 
     def _wait_cycles(self, timed: Timed) -> int:
         queued_us = 10 if timed.replay is not None else timed.host_us * timed.repeats
@@ -410,7 +324,7 @@ class CpuClock(Clock):
 
     def sample_us(self, timed: Timed, which: int, place: int | None) -> float:
         begin = time.perf_counter_ns()
-        _run_calls(timed, which, place)
+        run_calls(timed, which, place)
         return (time.perf_counter_ns() - begin) / 1000 / timed.repeats
 
     def in_a_row(self, timed: Timed, most_us: float) -> Row:
@@ -427,33 +341,6 @@ class CpuClock(Clock):
 
     def _join(self, timed: Timed) -> None:
         timed.method = f"perf_counter over {timed.repeats}"
-
-
-def place_of(place: int, number: int) -> int:
-    """The place in the pool of the values of a set of inputs.
-
-    Args:
-        place: that of the sample.
-        number: of the set.
-    """
-    return (place + PLACE_STEP * number) % PLACES
-
-
-def _run_calls(timed: Timed, which: int, place: int | None) -> None:
-    """Make the calls of a sample, with sets of inputs from number `which` on."""
-    for i in range(which, which + timed.repeats):
-        number = i % len(timed.sets)
-        result = timed.call(timed.sets[number])
-        if place is not None:
-            timed.kept.append((place_of(place, number), result))
-
-
-def _by_set(timed: Timed) -> list[tuple[int, Any]]:
-    """What the calls of a sample that began with the first set returned, by set."""
-    if timed.replay is not None:
-        return [*enumerate(timed.captured)]
-    last = range(timed.repeats)[-len(timed.kept) :]
-    return [(number, result) for number, (_, result) in zip(last, timed.kept, strict=True)]
 
 
 def clock(device: torch.device) -> Clock:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op, ops
+from warpcall_kernels.measuring._calls.outputs import parts_of
 from warpcall_kernels.measuring._failures import first_line
-from warpcall_kernels.measuring._outputs import parts_of
-from warpcall_kernels.measuring._remote import RemoteProcess
+from warpcall_kernels.measuring._processes.process import RemoteProcess
 from warpcall_kernels.measuring._spec import JobCase, op_of
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_kernels.op.errors import InvalidInput

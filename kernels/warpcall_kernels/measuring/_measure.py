@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 
+from warpcall_kernels.measuring._blocks import BLOCK_US, Blocks, Dropped, Lease, check_inputs
+from warpcall_kernels.measuring._calls.check import DRAWS, Expected, draw
+from warpcall_kernels.measuring._calls.executor import BufferSets, Executor
+from warpcall_kernels.measuring._calls.inputs import Pool, values_of
+from warpcall_kernels.measuring._calls.memory import Sets, copy_source
+from warpcall_kernels.measuring._calls.timed import Row
 from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
-from warpcall_kernels.measuring._check import DRAWS, Expected, draw
-from warpcall_kernels.measuring._clock import LONG_FACTOR, LONG_US, SWAPPED, TRIALS, Row, clock
+from warpcall_kernels.measuring._clock import LONG_FACTOR, SWAPPED, clock
 from warpcall_kernels.measuring._context import (
     not_outside,
     on_device,
@@ -23,24 +26,19 @@ from warpcall_kernels.measuring._context import (
     parse_device,
     same_arithmetic,
 )
-from warpcall_kernels.measuring._executor import BufferSets, Executor
 from warpcall_kernels.measuring._implementations import LIMIT, Implementation, find_for
-from warpcall_kernels.measuring._inputs import PLACES, Pool, Values, values_of
-from warpcall_kernels.measuring._memory import Sets, copy_source
-from warpcall_kernels.measuring._observe import Observer, Reading, observer
-from warpcall_kernels.measuring._outputs import Wrong
+from warpcall_kernels.measuring._observe import Reading, observer
 from warpcall_kernels.measuring._precision import Precision
-from warpcall_kernels.measuring._remote import Deadlines, RemoteExecutor
+from warpcall_kernels.measuring._processes.process import Deadlines
+from warpcall_kernels.measuring._processes.remote import RemoteExecutor
 from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio, Readings
-from warpcall_kernels.measuring._rounds import Rounds, ScheduledSample
+from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.measuring._statistics import margin_from
 from warpcall_kernels.op.errors import InvalidInput
 
-Lease = Callable[[], AbstractContextManager[float | None]]
 Progress = Callable[[dict[str, Any]], None]
 
-BLOCK_US = 200_000  # of timed work queued at a time, unless the lease allows less
 ROUNDS_AT_ONCE = 64
 REPORT_EVERY_S = 0.25
 MAX_MASKED = 2000  # rounds after which a measurement ends, whatever masks them
@@ -51,16 +49,9 @@ READ_EVERY_S = 0.3  # clock, power and temperature; some ms, and never in a time
 MAX_READINGS = 2000
 CALM_US = 20_000  # a lease that allows so much says that nobody waits for the device
 EXTRA_US = 1_000_000  # of consecutive calls, for the hot time and the energy
-CHECK_SHARE = 0.25  # of the time of rounds, for comparing outputs of timed calls
-CHECK_S = 0.02  # for those of one implementation after one block
-FEWEST_CHECKS = 4  # compared outputs of each implementation, however long that takes
 TIGHT_EVERY_S = 0.4  # of rounds, between two blocks that our clock alone measures
 FEWEST_TIGHT = 2  # of these after the rounds
 DEADLINES = Deadlines()
-
-
-class _Dropped(Exception):
-    """An implementation failed during the rounds, which begin anew without it."""
 
 
 def measure(
@@ -122,27 +113,22 @@ class _Measurement:
         progress: Progress,
     ) -> None:
         self.candidates: list[Candidate] = []
-        self._columns: list[Candidate] = []  # that have a column in the rounds
         self._begin = time.monotonic()
         self._case = case
         self._device = device
         self._precision = precision
         self._seed = seed
-        self._lease = lease
         self._progress = progress
-        self._block_us: float = BLOCK_US  # allowed by the last lease
         self._half_width: float | None = None  # at the last check for convergence
         self._reported_at = 0.0
         self._readings: list[tuple[int, Reading]] = []  # each with the last round before it
         self._read_at = 0.0
         self._nbytes = case.bytes_moved
         self._clock = clock(device)
-        self._observer = Observer()
-        self._random = random.SystemRandom()
-        self._number = self._random.getrandbits(48)
+        self._number = secrets.randbits(48)
         self._pool = Pool.draw(case.inputs, seed, device)
+        self._blocks = Blocks(case, self._pool, self._clock, lease)
         self._sets = BufferSets(self._pool.layouts, device)  # of implementations in this process
-        self._check_s = 0.0  # for comparing outputs of timed calls
 
     def add(self, name: str, found: Implementation | None, deadlines: Deadlines) -> None:
         """Add an implementation, or the limit; an error becomes its result."""
@@ -177,7 +163,9 @@ class _Measurement:
             self._check()
             if self._precision.timed:
                 self._prepare()
-                self._observer = observer(self._device)  # now that all processes use the device
+                self._blocks.observer = observer(
+                    self._device
+                )  # now that all processes use the device
                 rounds = self._measured(asked)
         return self._result(asked, rounds)
 
@@ -185,8 +173,8 @@ class _Measurement:
         """Warm up and take rounds, again if an implementation fails meanwhile."""
         rounds = Rounds(0, self._precision)
         while any(c.name in asked for c in self._timed_candidates()):
-            self._columns = self._timed_candidates()
-            rounds = Rounds(len(self._columns), self._precision, self._seed)
+            self._blocks.columns = self._timed_candidates()
+            rounds = Rounds(len(self._blocks.columns), self._precision, self._seed)
             self._readings.clear()
             try:
                 self._warm_up()
@@ -194,7 +182,7 @@ class _Measurement:
                 self._confirm(rounds)
                 if self._precision.extras:
                     self._take_extras()
-            except _Dropped:
+            except Dropped:
                 rounds = Rounds(0, self._precision)
                 continue
             break
@@ -216,11 +204,11 @@ class _Measurement:
                         c.executor.write(0, values)
                         outputs, c.peak_bytes = c.executor.call()
                         expected.check(outputs, f"seed {seed}")
-                        _check_inputs(c)
+                        check_inputs(c)
                         del outputs
-                    self._stop_if_lost(c)
+                    self._blocks.stop_if_lost(c)
             self._report("correctness")  # the next draw and its reference belong to no candidate
-        self._free()
+        self._blocks.free()
 
     def _prepare(self) -> None:
         """Prepare the timing of candidates. If one of them is short, all are timed as short ones."""
@@ -239,14 +227,14 @@ class _Measurement:
                     for which in range(SWAPPED):
                         c.executor.write(which, first)
                     c.executor.ready()
-                self._estimate(c)
-            self._stop_if_lost(c)
+                self._blocks.estimate(c)
+            self._blocks.stop_if_lost(c)
         self._shorten()
         for c in self._timed_candidates():
             if c.remote is not None and self._device.type == "cuda":
                 with failing(c):
                     c.remote.tighten()
-                self._stop_if_lost(c)
+                self._blocks.stop_if_lost(c)
 
     def _shorten(self) -> None:
         short_us = self._clock.short_us
@@ -260,56 +248,8 @@ class _Measurement:
                         c.executor.shorten()
                     elif c.timed is not None:
                         self._clock.shorten(c.timed, c.sets)
-                    self._estimate(c)
-                self._stop_if_lost(c)
-
-    def _check_timed(self, c: Candidate, results: Sequence[tuple[Values, Any]]) -> None:
-        """Compare outputs of timed calls, at least one, in random order."""
-        begin = time.monotonic()
-        for values, outputs in self._random.sample(results, len(results)):
-            Expected(self._case, values, self._device).check(outputs, "a timed call")
-            c.checked += 1
-            if time.monotonic() > begin + CHECK_S:
-                break
-        _check_inputs(c)
-        self._check_s += time.monotonic() - begin
-
-    def _check_block(self, took_part: Sequence[Candidate], begin: float) -> None:
-        """Compare outputs of timed calls of a block, as many as the time allows.
-
-        Raises:
-            _Dropped: one of them is wrong, or an implementation has failed in the block.
-        """
-        for c in self._random.sample(took_part, len(took_part)):
-            spent_s = time.monotonic() - begin
-            if c.executor is None or c.status != "ok":
-                continue
-            if c.checked >= FEWEST_CHECKS and self._check_s > CHECK_SHARE * spent_s:
-                continue
-            with failing(c):
-                results = c.executor.results()
-                self._check_timed(c, [(self._pool.at(place), out) for place, out in results])
-            self._stop_if_lost(c)
-        for c in took_part:
-            if c.status != "ok":
-                raise _Dropped
-
-    def _take_tight(self, c: Candidate) -> None:
-        """Let another process make calls while our clock runs, and compare their outputs.
-
-        Raises:
-            _Dropped: it failed.
-        """
-        assert c.remote is not None
-        with failing(c):
-            written = [self._pool.at(self._new_place()) for _ in range(c.remote.sets)]
-            for which, values in enumerate(written):
-                c.remote.write(which, values)
-            with self._leased():
-                results = c.remote.take_tight()
-            self._check_timed(c, [(written[which], outputs) for which, outputs in results])
-        if c.status != "ok":
-            raise _Dropped
+                    self._blocks.estimate(c)
+                self._blocks.stop_if_lost(c)
 
     def _confirm(self, rounds: Rounds) -> None:
         """Hold what other processes say of their times against our clock."""
@@ -317,45 +257,12 @@ class _Measurement:
             if c.remote is None or (found := rounds.median(number)) is None:
                 continue
             for _ in range(FEWEST_TIGHT if self._device.type == "cuda" else 0):
-                self._take_tight(c)
+                self._blocks.take_tight(c)
             with failing(c):
                 c.doubt = c.remote.doubt(found.value)
-                if not c.doubt and not c.remote.is_confirmed(found.value):
-                    c.tags = (*c.tags, "unconfirmed")
+                c.is_confirmed = c.remote.is_confirmed(found.value)
             if c.status != "ok":
-                raise _Dropped
-
-    def _estimate(self, c: Candidate) -> None:
-        """Measure the rough time of a call, each sample in a block of its own."""
-        found: list[float] = []
-        for _ in range(TRIALS if c.ready.rough_us < LONG_US else 1):
-            with self._leased():
-                found += self._samples_us([(c, 0, self._new_place())])
-        c.ready.rough_us = float(np.median(found))
-
-    def _new_place(self) -> int:
-        """A place in the pool that nobody can know."""
-        return self._random.randrange(PLACES)
-
-    def _samples_us(self, work: Sequence[tuple[Candidate, int, int]]) -> list[float]:
-        """Take samples of one process in order, each with a set of inputs and a place in the pool."""
-        remote, places = work[0][0].remote, [place for _, _, place in work]
-        if remote is not None:
-            return remote.take([which for _, which, _ in work], places)
-        timed = [(c.here, which) for c, which, _ in work]
-        for t, _ in timed:
-            if t is not None:
-                t.kept.clear()  # so that only outputs of this block are compared
-        try:
-            block = [(t, which % len(t.sets)) for t, which in timed if t is not None]
-            return self._clock.block(block, places)
-        except BaseException as error:
-            for c, _, _ in work:
-                if isinstance(c.executor, Executor) and c.executor.raised is error:
-                    with failing(c):
-                        raise
-                    return [float("nan")] * len(work)
-            raise
+                raise Dropped
 
     def _warm_up(self) -> None:
         """Run until the medians of three windows agree, or the time for the warm-up is over."""
@@ -366,7 +273,9 @@ class _Measurement:
             window = Rounds(len(candidates), self._precision)
             window_end = time.monotonic() + self._precision.warm_window_s
             while time.monotonic() < window_end:
-                for _ in self._take(window, window.plan(1), end - self._precision.warm_seconds):
+                for _ in self._blocks.take(
+                    window, window.plan(1), end - self._precision.warm_seconds
+                ):
                     pass
             medians.append([float(np.median(window.all(i))) for i in range(len(candidates))])
             last = np.array(medians[-3:])
@@ -376,7 +285,7 @@ class _Measurement:
     def _take_rounds(self, rounds: Rounds) -> None:
         candidates = self._timed_candidates()
         begin = tight_at = time.monotonic()
-        self._check_s = 0.0
+        self._blocks.check_s = 0.0
         end = begin + self._precision.seconds * len(candidates)
         fitting = max(1, int(BLOCK_US / sum(self._clock.wall_us(c.ready) for c in candidates)))
         while (
@@ -395,8 +304,8 @@ class _Measurement:
                 tight_at = time.monotonic()
                 for c in candidates:
                     if c.remote is not None:
-                        self._take_tight(c)
-            for _ in self._take(rounds, rounds.plan(count), begin):
+                        self._blocks.take_tight(c)
+            for _ in self._blocks.take(rounds, rounds.plan(count), begin):
                 self._read(len(rounds) - 1)
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
                     return
@@ -429,60 +338,6 @@ class _Measurement:
         )
         return convergence.converged and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
 
-    def _take(
-        self, rounds: Rounds, samples: Sequence[ScheduledSample], begin: float
-    ) -> Iterator[None]:
-        """Take scheduled samples in blocks, each as long as its lease allows; yield after each."""
-        while samples:
-            with self._leased() as block_us:
-                count = self._fitting(samples, block_us)
-                block, samples = samples[:count], samples[count:]
-                samples_us = self._take_block(block)
-            self._check_block([*{id(c): c for c in map(self._candidate_of, block)}.values()], begin)
-            rounds.take(block, samples_us, self._observer.disturbance())
-            yield
-
-    def _take_block(self, block: Sequence[ScheduledSample]) -> list[float]:
-        """Take the samples of a block. Those of one process follow each other.
-
-        On a GPU a change of the process costs a tenth of a millisecond, so that it takes all its
-        samples of the block at once. On a CPU the order is the one that was drawn.
-        """
-        turns: list[tuple[object, list[int]]] = []
-        for place, sample in enumerate(block):
-            process = self._candidate_of(sample).remote
-            known = turns[-1:] if self._device.type == "cpu" else turns
-            places = next((found for key, found in known if key is process), None)
-            if places is None:
-                turns.append((process, places := []))
-            places.append(place)
-        samples_us = [float("nan")] * len(block)
-        for _, places in turns:
-            work = [
-                (self._candidate_of(block[i]), block[i].inputs, self._new_place()) for i in places
-            ]
-            c = work[0][0]
-            if c.status != "ok":  # it failed in this block
-                continue
-            with failing(c) if c.remote is not None else contextlib.nullcontext():
-                for i, time_us in zip(places, self._samples_us(work), strict=True):
-                    samples_us[i] = time_us
-            if c.remote is not None:
-                c.remote.stop()
-        return samples_us
-
-    def _fitting(self, samples: Sequence[ScheduledSample], block_us: float) -> int:
-        """How many of the next samples take at most `block_us` together, and at least one."""
-        held_us = 0.0
-        for count, sample in enumerate(samples):
-            held_us += self._clock.wall_us(self._candidate_of(sample).ready)
-            if count and held_us > block_us:
-                return count
-        return len(samples)
-
-    def _candidate_of(self, sample: ScheduledSample) -> Candidate:
-        return self._columns[sample.candidate % len(self._columns)]  # twin: the first
-
     def _read(self, number: int) -> None:
         """Read clock, power and temperature after a round, if it is time; no lease is held."""
         now = time.monotonic()
@@ -492,7 +347,7 @@ class _Measurement:
         if number == last:  # blocks of a long round end within it
             return
         self._read_at = now
-        reading = self._observer.reading()
+        reading = self._blocks.observer.reading()
         if reading is not None:
             self._readings.append((number, reading))
 
@@ -505,32 +360,26 @@ class _Measurement:
             )  # so that a failure here does not change the candidate's result
             with failing(beside):
                 self._take_extra(c)
-            self._stop_if_lost(beside)
+            self._blocks.stop_if_lost(beside)
 
     def _take_extra(self, c: Candidate) -> None:
         """Rows are as long as blocks may be. Only long ones tell the energy: its counter is slow."""
         rows: dict[float, Row] = {}  # by their time
         hot_us, used_mj, spent_us = [], [], 0.0
         while spent_us < EXTRA_US:
-            row_us = BLOCK_US if self._block_us >= CALM_US else self._block_us
+            row_us = BLOCK_US if self._blocks.block_us >= CALM_US else self._blocks.block_us
             if row_us not in rows:
-                rows[row_us] = self._row_of(c, row_us)
+                rows[row_us] = self._blocks.row_of(c, row_us)
             run = rows[row_us]
-            with self._leased():
-                before = self._observer.energy_mj() if row_us == BLOCK_US else None
+            with self._blocks.leased():
+                before = self._blocks.observer.energy_mj() if row_us == BLOCK_US else None
                 hot_us.append(run())
-                after = self._observer.energy_mj() if row_us == BLOCK_US else None
+                after = self._blocks.observer.energy_mj() if row_us == BLOCK_US else None
             spent_us += max(row_us, hot_us[-1] * run.calls)
             if before is not None and after is not None:
                 used_mj.append((after - before) / run.calls)
         c.hot_us = float(np.median(hot_us))
         c.energy_mj = float(np.mean(used_mj)) if used_mj else None
-
-    def _row_of(self, c: Candidate, most_us: float) -> Row:
-        if c.remote is not None:
-            return Row(c.remote.run_row, c.remote.prepare_row(most_us))
-        assert c.here is not None
-        return self._clock.in_a_row(c.here, most_us)
 
     @contextlib.contextmanager
     def _failing_all(self) -> Iterator[None]:
@@ -545,39 +394,24 @@ class _Measurement:
                     # One that broke the device did not raise in the others.
                     c.traceback = None if c.status == "cuda_error" else everyone.traceback
 
-    def _stop_if_lost(self, c: Candidate) -> None:
-        """Raise if an error has made the device unusable for this process; else free its memory."""
-        if c.status == "cuda_error" and c.remote is None:
-            raise RuntimeError(f"CUDA error: not measured, {c.name} broke the device")
-        if c.status != "ok":
-            self._free()
-
-    def _free(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-
     def _report(self, phase: str, **more: Any) -> None:
         with outside():
             self._progress({"phase": phase, **more})
 
-    @contextlib.contextmanager
-    def _leased(self) -> Iterator[float]:
-        """Hold the lease; yields the microseconds of timed work that a block may have."""
-        with contextlib.ExitStack() as stack:
-            with outside():
-                block_s = stack.enter_context(self._lease())
-            self._block_us = BLOCK_US if block_s is None else min(BLOCK_US, block_s * 1e6)
-            yield self._block_us
-            with outside():
-                stack.close()
-
     def _result(self, asked: Sequence[str], rounds: Rounds) -> CaseResult:
         a_a = rounds.a_a() if len(rounds) else None
         builder = ResultBuilder(
-            self._timed_candidates(), rounds, self._device, self._clock, self._nbytes, asked[0], a_a
+            self._timed_candidates(),
+            rounds,
+            self._device,
+            self._clock,
+            self._nbytes,
+            asked[0],
+            a_a,
+            timed=self._precision.timed,
         )
         results = {c.name: builder.result_of(c) for c in self.candidates}
-        tags = self._observer.tags()
+        tags = self._blocks.observer.tags()
         if len(rounds.masked) > UNSTABLE * max(1, len(rounds)):
             tags += ("unstable",)
         return CaseResult(
@@ -602,10 +436,3 @@ class _Measurement:
             tags=tags,
             readings=Readings.of(self._readings),
         )
-
-
-def _check_inputs(c: Candidate) -> None:
-    """Raise Wrong if a call has changed its inputs, or the memory next to them."""
-    assert c.executor is not None
-    if (name := c.executor.changed()) is not None:
-        raise Wrong(f"the call wrote to {name}, or next to it")

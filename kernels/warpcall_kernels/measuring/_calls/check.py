@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring._executor import Outputs
-from warpcall_kernels.measuring._inputs import Values
-from warpcall_kernels.measuring._outputs import Wrong, parts_of
+from warpcall_kernels.measuring._calls.executor import Outputs
+from warpcall_kernels.measuring._calls.inputs import Values
+from warpcall_kernels.measuring._calls.outputs import Wrong, parts_of
 from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.op.cases import Sample
 from warpcall_kernels.op.compare import Comparison, widened

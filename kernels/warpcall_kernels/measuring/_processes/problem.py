@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op
-from warpcall_kernels.measuring._inputs import layout_of, values_of
-from warpcall_kernels.measuring._remote import (
+from warpcall_kernels.measuring._calls.inputs import layout_of, values_of
+from warpcall_kernels.measuring._processes.process import (
     Deadlines,
     RemoteFailed,
     RemoteProcess,
@@ -23,8 +23,8 @@ from warpcall_kernels.measuring._remote import (
     is_address,
     reaching,
 )
+from warpcall_kernels.measuring._processes.windows import Window
 from warpcall_kernels.measuring._spec import DTYPES, JobCase, samples_of
-from warpcall_kernels.measuring._windows import Window
 from warpcall_kernels.op.cases import checked_shape
 from warpcall_kernels.op.declaration import Meta, Output, ParamValue
 from warpcall_kernels.op.errors import InvalidInput

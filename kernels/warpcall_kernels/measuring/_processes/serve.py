@@ -1,6 +1,6 @@
 """The side of a process that runs uploaded code: it calls and times what it is told to.
 
-The process that measures sends requests, `_remote` lists them. All that this process answers is its
+The process that measures sends requests (`remote`). All that this process answers is its
 own word about itself: it says how long its calls took, and where its inputs and outputs lie. The
 other process reads the outputs there, and has a clock of its own.
 """
@@ -18,16 +18,17 @@ from torch import Tensor
 
 from warpcall_kernels import Op
 from warpcall_kernels.interpreter import needs_gpu
-from warpcall_kernels.measuring import _frames
-from warpcall_kernels.measuring._clock import Clock, Row, Tight, Timed, clock
+from warpcall_kernels.measuring._calls.executor import BufferSets, Executor
+from warpcall_kernels.measuring._calls.inputs import BufferLayout, Pool, pool_size
+from warpcall_kernels.measuring._calls.outputs import Wrong, parts_of
+from warpcall_kernels.measuring._calls.timed import Row, Tight, Timed
+from warpcall_kernels.measuring._clock import Clock, clock
 from warpcall_kernels.measuring._context import on_device, same_arithmetic
-from warpcall_kernels.measuring._executor import BufferSets, Executor
 from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
 from warpcall_kernels.measuring._implementations import shipped
-from warpcall_kernels.measuring._inputs import BufferLayout, Pool, pool_size
-from warpcall_kernels.measuring._outputs import Wrong, parts_of
+from warpcall_kernels.measuring._processes import frames
+from warpcall_kernels.measuring._processes.windows import address_of
 from warpcall_kernels.measuring._spec import CODES, DTYPES, make_case
-from warpcall_kernels.measuring._windows import address_of
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.tolerance import RowTolerance
 
@@ -71,9 +72,9 @@ def serve(
         serving = _Serving(sock, load, on)
         try:
             while True:
-                request = _frames.receive(sock)
-                _frames.send(sock, serving.answer(request))
-        except _frames.Ended:
+                request = frames.receive(sock)
+                frames.send(sock, serving.answer(request))
+        except frames.Ended:
             return
 
 
@@ -227,7 +228,7 @@ class _Call:
 
     def do_call(self, request: dict[str, Any]) -> dict[str, Any]:
         """One call; says first that the function has returned, and then where its outputs lie."""
-        called = self._executor.call(lambda: _frames.send(self._sock, {"returned": True}))
+        called = self._executor.call(lambda: frames.send(self._sock, {"returned": True}))
         return {"outputs": _addresses(called.outputs), "peak_bytes": called.peak_bytes}
 
     def do_sets(self, request: dict[str, Any]) -> dict[str, Any]:

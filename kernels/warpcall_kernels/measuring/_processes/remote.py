@@ -1,216 +1,50 @@
 """The side of the process that measures: an implementation that runs in another process.
 
 It sends requests, each an object with the member `do`, and the other process answers each with one
-object (`_serve`). What the other process says is a claim. Its outputs are read from its memory and
+object (`serve`). What the other process says is a claim. Its outputs are read from its memory and
 compared here, and its times are held against a clock of this process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring import _frames
-from warpcall_kernels.measuring._clock import SWAPPED, Clock, place_of
-from warpcall_kernels.measuring._executor import Called, Outputs
-from warpcall_kernels.measuring._failures import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES, printable
-from warpcall_kernels.measuring._inputs import BufferLayout, Pool, Values, is_image
-from warpcall_kernels.measuring._outputs import Wrong, check_extents
-from warpcall_kernels.measuring._result import Status
+from warpcall_kernels.measuring._calls.executor import Called, Outputs
+from warpcall_kernels.measuring._calls.inputs import BufferLayout, Pool, Values, is_image
+from warpcall_kernels.measuring._calls.outputs import Wrong, check_extents
+from warpcall_kernels.measuring._calls.timed import place_of
+from warpcall_kernels.measuring._clock import SWAPPED, Clock
+from warpcall_kernels.measuring._failures import printable
+from warpcall_kernels.measuring._processes.process import (
+    Deadlines,
+    RemoteFailed,
+    RemoteProcess,
+    is_address,
+    reaching,
+)
+from warpcall_kernels.measuring._processes.windows import Window
 from warpcall_kernels.measuring._spec import CODES
-from warpcall_kernels.measuring._windows import Unreachable, Window
 from warpcall_kernels.op.declaration import Meta, ParamValue
 
 MOST_SETS = 64
 MOST_RESULTS = 64
 MOST_US = 1e10
-MOST_ENDS = 3  # of a process in one job, after which it is not started again
 PINGS = 15
 MOST_LATENCY_US = {"cpu": 2000.0, "cuda": 400.0}  # of an answer, that a claim may hide behind
 DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
 SLACK_US = {"cpu": 150.0, "cuda": 60.0}  # of our clock around one block
 UNCONFIRMED = 0.3  # share of a sample on a CPU that the slack may be
 TAKE_S = 30.0  # beyond the expected time of a block
-
-
-class Peer(Protocol):
-    """Another process, in which uploaded code runs.
-
-    Attributes:
-        sock: this process's end of a stream to it.
-        pid: its id, as this process sees it.
-    """
-
-    sock: socket.socket
-    pid: int
-
-    def stop(self) -> None:
-        """Stop all its processes, so that they take no time from others."""
-
-    def resume(self) -> None:
-        """Let them go on."""
-
-    def end(self) -> str:
-        """End all its processes; returns how it had ended before that, empty if it had not."""
-
-
-StartPeer = Callable[[], Peer]
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """Seconds for uploaded code.
-
-    Args:
-        call_s: for a call that has been compiled.
-        compile_s: for the import of a source, and for the first call in a case, which compiles.
-    """
-
-    call_s: float = 10.0
-    compile_s: float = 60.0
-
-
-class RemoteFailed(Exception):
-    """An implementation failed in its process."""
-
-    def __init__(self, status: Status, error: str, traceback: str | None = None) -> None:
-        super().__init__(error)
-        self.status: Status = status
-        self.error = error
-        self.traceback = traceback
-
-
-class RemoteProcess:
-    """The process of one uploaded source. It is started when it is needed, and again after its end.
-
-    Args:
-        start: starts it.
-        load: data from which it loads the source.
-    """
-
-    def __init__(self, start: StartPeer, load: Mapping[str, Any]) -> None:
-        self._start = start
-        self._load = dict(load)
-        self._peer: Peer | None = None
-        self._stopped = False
-        self._ends = 0
-
-    @property
-    def peer(self) -> Peer:
-        """The process, which must have been started."""
-        assert self._peer is not None
-        return self._peer
-
-    def begin(self, deadlines: Deadlines) -> None:
-        """Start the process unless it runs, and let it load the source.
-
-        Raises:
-            RemoteFailed: it cannot be started, or the import did not end.
-        """
-        if self._peer is not None:
-            return
-        if self._ends >= MOST_ENDS:
-            raise RemoteFailed(
-                "crashed", f"not started again: its process has ended {MOST_ENDS} times"
-            )
-        try:
-            self._peer = self._start()
-        except (OSError, RuntimeError) as error:
-            raise RemoteFailed("error", printable(f"its process cannot start: {error}")) from None
-        self._stopped = False
-        self.ask("load", 4 * deadlines.compile_s, "the import of its source", data=self._load)
-
-    def ask(
-        self,
-        do: str,
-        limit_s: float,
-        what: str,
-        call_s: float | None = None,
-        **more: Any,
-    ) -> dict[str, Any]:
-        """Send a request and return the answer.
-
-        Args:
-            limit_s: seconds in which the answer must come.
-            what: is asked, for messages, such as "a timed call".
-            call_s: seconds for the answer after the process has said that the function returned.
-
-        Raises:
-            RemoteFailed: the code raised an exception, the process ended, or it was too late and
-                has been ended.
-        """
-        if self._peer is None:
-            raise RemoteFailed("crashed", f"its process has ended before {what}")
-        if self._stopped:
-            self.peer.resume()
-            self._stopped = False
-        try:
-            _frames.send(self.peer.sock, {"do": do, **more})
-            answer = _frames.receive(self.peer.sock, limit_s)
-            if call_s is not None and "returned" in answer:
-                limit_s = call_s
-                answer = _frames.receive(self.peer.sock, limit_s)
-        except _frames.Ended:
-            raise self._ended(what) from None
-        except _frames.TooLate:
-            self.end()
-            raise RemoteFailed("timeout", f"{what} did not end within {limit_s:g} s") from None
-        if "failed" in answer:
-            raise self._failed(answer["failed"])
-        return answer
-
-    def stop(self) -> None:
-        """Let the process wait without taking time from others, until the next request."""
-        if not self._stopped and self._peer is not None:
-            self._peer.stop()
-            self._stopped = True
-
-    def end(self) -> str:
-        """End the process, and return how it had ended by itself."""
-        peer, self._peer = self._peer, None
-        if peer is None:
-            return ""
-        self._ends += 1
-        how = peer.end()
-        peer.sock.close()
-        return how
-
-    def broken(self, what: str) -> RemoteFailed:
-        """End a process that sent what it may not send."""
-        return self._ended(what)
-
-    def _ended(self, what: str) -> RemoteFailed:
-        how = self.end()
-        if how == "out of memory":
-            return RemoteFailed("oom", f"its processes took too much memory in {what}")
-        if not how:
-            return RemoteFailed(
-                "crashed", f"it closed its connection, or sent what it may not, in {what}"
-            )
-        return RemoteFailed("crashed", f"{how} in {what}")
-
-    def _failed(self, failed: Any) -> RemoteFailed:
-        try:
-            status, error, traceback = failed["status"], failed["error"], failed["traceback"]
-        except (KeyError, TypeError):
-            return self.broken("an answer")
-        if status not in get_args(Status) or status in ("ok", "invalid", "timeout", "crashed"):
-            status = "error"
-        text = None if traceback is None else printable(str(traceback)[:MAX_TRACEBACK_BYTES])
-        found = RemoteFailed(status, printable(str(error)[:MAX_ERROR_CHARS]), text)
-        if status == "cuda_error":
-            self.end()  # its context cannot be used any more
-        return found
 
 
 @dataclass
@@ -583,22 +417,6 @@ class RemoteExecutor:
         if not meta.nbytes:
             return torch.empty(meta.shape, dtype=meta.dtype, device=self._device)
         return found.view(meta.dtype).view(meta.shape)
-
-
-@contextlib.contextmanager
-def reaching() -> Iterator[None]:
-    """Turn errors of a window into failures of the implementation."""
-    try:
-        yield
-    except Unreachable as error:
-        raise RemoteFailed("error", printable(str(error))) from None
-
-
-def is_address(value: Any) -> bool:
-    """Whether another process may have sent this as the address of memory."""
-    if not isinstance(value, dict) or not value.keys() <= {"address", "handle"}:
-        return False
-    return type(value.get("address")) is int and 0 <= value["address"] < 1 << 63
 
 
 def _is_set(value: Any, layouts: Mapping[str, BufferLayout]) -> bool:

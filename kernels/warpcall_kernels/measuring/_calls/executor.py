@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring._clock import KEPT, Clock, Inputs, Row, Tight, Timed
-from warpcall_kernels.measuring._inputs import SENTINEL, Buffer, BufferLayout, Pool, Values
-from warpcall_kernels.measuring._memory import Sets, poison
-from warpcall_kernels.measuring._outputs import own_tensors
+from warpcall_kernels.measuring._calls.inputs import SENTINEL, Buffer, BufferLayout, Pool, Values
+from warpcall_kernels.measuring._calls.memory import Sets, poison
+from warpcall_kernels.measuring._calls.outputs import own_tensors
+from warpcall_kernels.measuring._calls.timed import Inputs, Row, Tight, Timed
+from warpcall_kernels.measuring._clock import KEPT, Clock
 from warpcall_kernels.op.declaration import Meta
 
 KEPT_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # of outputs that wait to be compared
@@ -44,11 +45,13 @@ class BufferSets(Sets):
         self.buffers = buffers
         self.layouts = layouts
         self.written: dict[int, tuple[object, Values]] = {}  # by whom, and what, by set
+        self.places: dict[int, int] = {}  # in the pool, of the values of sets
 
     def write(self, which: int, values: Values, whose: object = None) -> None:
         """Write values into a set, for a call of somebody."""
         self.first(which + 1)
         self.written[which] = whose, values
+        self.places.pop(which, None)
         for name, flat in values.flat.items():
             self.buffers[which][name].write(flat)
 
@@ -177,7 +180,12 @@ class Executor:
 
     def _fill(self, number: int, place: int) -> None:
         assert self.pool is not None
-        self._sets.write(number, self.pool.at(place), self)
+        values = self.pool.at(place)
+        if self._sets.places.get(number) == place:
+            self._sets.written[number] = self, values
+            return
+        self._sets.write(number, values, self)
+        self._sets.places[number] = place
 
     def _call(self, inputs: Inputs) -> Any:
         try:

@@ -1,0 +1,1 @@
+"""Implementations that run in other processes, because their code was uploaded."""
