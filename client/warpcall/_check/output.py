@@ -66,10 +66,11 @@ def _reason(row: Measurement, shown: set[str]) -> Iterator[str]:
     """Why a row is not right; a traceback that several rows have stands below the first of them."""
     if row.status == "ok":
         return
+    if row.status == "unchecked":
+        yield one_line(row.error or NEEDS_GPU)
+        return
     if row.error:
         yield one_line(row.error)
-    elif row.status == "unchecked":
-        yield NEEDS_GPU
     if row.traceback and row.traceback not in shown:
         shown.add(row.traceback)
         yield from (f"{INDENT}{line}" for line in text_lines(row.traceback[:MAX_TRACEBACK]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
+import triton
 import triton.language as tl
 import triton.testing
 from triton.runtime import driver
@@ -25,6 +28,7 @@ from warpcall_kernels.interpreter.driver import (
 from warpcall_kernels.interpreter.errors import CannotInterpret
 from warpcall_kernels.interpreter.memory import memory, named_tensors
 
+_FOLDERS = (f"{Path(triton.__file__).parent}/", f"{Path(__file__).parent}/")
 _stock_convert = stock._implicit_cvt
 _stock_interpret = stock.InterpretedFunction.run
 _stock_compile = JITFunction.run
@@ -59,13 +63,30 @@ class CheckedExecutor(stock.GridExecutor):  # type: ignore[misc]  # triton has n
             cause: BaseException = error
             while isinstance(cause, InterpreterError) and cause.__cause__ is not None:
                 cause = cause.__cause__
-            raise cause from None
+            raise cause.with_traceback(_without_interpreter(cause.__traceback__)) from None
 
     def _init_args_hst(self, args: Any, kwargs: Any) -> Any:
         host_args, host_kwargs = super()._init_args_hst(args, kwargs)
         named = [*zip(self.arg_names, host_args, strict=False), *host_kwargs.items()]
         memory.allow([pair for name, value in named for pair in named_tensors(name, value)])
         return host_args, host_kwargs
+
+
+def _without_interpreter(shown: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of Triton and of this package, if others are left.
+
+    Its last line is then the line of the kernel that is at fault.
+    """
+    frames = []
+    part = shown
+    while part is not None:
+        if not part.tb_frame.f_code.co_filename.startswith(_FOLDERS):
+            frames.append(part)
+        part = part.tb_next
+    found = None
+    for part in reversed(frames):
+        found = TracebackType(found, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return found or shown
 
 
 class NotCompiled:

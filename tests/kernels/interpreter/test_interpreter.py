@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import torch
 import triton
@@ -30,6 +32,19 @@ def test_a_load_past_the_end_is_an_index_error() -> None:
 
     with pytest.raises(IndexError, match="load of 4 bytes at byte 120 of x_ptr, which has 120"):
         kernels.copy_kernel[(1,)](x, out, 32, MASKED=True, BLOCK=32)
+
+
+def test_an_error_in_a_kernel_ends_with_the_line_of_the_kernel() -> None:
+    x, out = torch.randn(30), torch.empty(32)
+
+    with pytest.raises(IndexError) as raised:
+        kernels.copy_kernel[(1,)](x, out, 32, MASKED=True, BLOCK=32)
+
+    last = traceback.extract_tb(raised.value.__traceback__)[-1]
+    assert (last.name, last.line) == (
+        "copy_kernel",
+        "x = tl.load(x_ptr + offsets, mask=offsets < n)",
+    )
 
 
 def test_a_store_past_the_end_is_an_index_error_even_inside_a_larger_storage() -> None:
