@@ -25,7 +25,13 @@ from warpcall_service.processes.imports import quick_imports
 from warpcall_service.profilers import apart
 from warpcall_service.profilers.apart import PROFILE_MODULE
 from warpcall_service.profilers.messages import Made
-from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, JobTask, version_of
+from warpcall_service.runs.messages import (
+    PIECE_BYTES,
+    PROFILE_FILES,
+    JobTask,
+    problem_version,
+    version_of,
+)
 from warpcall_service.text import MAX_ERROR_CHARS, error_text
 from warpcall_service.worker import profile_main
 
@@ -132,7 +138,10 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
     elif task["threads"]:
         torch.set_num_threads(task["threads"])
-    sources = dict.fromkeys((i.name for i in measuring.shipped()), measuring.kernels_sha256())
+    problem = task["problem"]
+    # On a problem, the shipped implementations time its reference.
+    shipped = problem_version(problem["source"]) if problem else measuring.kernels_sha256()
+    sources = dict.fromkeys((i.name for i in measuring.shipped()), shipped)
     sources |= operator_code.load_for_job(task["modules"])
     for upload in task["uploads"]:
         name, source = upload["name"], upload["source"]
@@ -141,7 +150,6 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         measuring.register(
             measuring.remote_implementation(name, upload["op"], process, _tags(task, source))
         )
-    problem = task["problem"]
     if problem is None:
         make_case = functools.partial(measuring.make_case, task["op"])
     else:
