@@ -16,7 +16,7 @@ import torch
 import triton.testing
 
 from warpcall_kernels import Op
-from warpcall_kernels.measuring._calls.check import draw
+from warpcall_kernels.execution.check import draw
 from warpcall_kernels.op.cases import Case
 
 GRAPH = "(graph)"

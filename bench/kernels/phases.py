@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.kernels.references import COMPILED
-from warpcall_kernels.measuring._implementations import KERNELS
+from warpcall_kernels.execution.implementations import KERNELS
 
 AHEAD = "compiling ahead"
 OWN = "first calls of ours"

@@ -15,8 +15,8 @@ from unittest import mock
 import torch
 
 from warpcall_kernels import Op, measuring
-from warpcall_kernels.measuring._calls.check import draw
-from warpcall_kernels.measuring._implementations import find
+from warpcall_kernels.execution.check import draw
+from warpcall_kernels.execution.implementations import find
 from warpcall_kernels.op.cases import Case
 from warpcall_kernels.op.errors import InvalidInput
 

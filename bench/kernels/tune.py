@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels.measuring._clock import Clock, clock
+from warpcall_kernels.execution.clock import Clock, clock
 from warpcall_kernels.op.cases import Case
 from warpcall_kernels.op.declaration import TunedConstants
 

@@ -22,7 +22,7 @@ from bench.kernels.peers import Peers
 from bench.kernels.phases import Phases
 from bench.kernels.references import Kept, undecided
 from warpcall_kernels import ops
-from warpcall_kernels.measuring._calls.check import draw
+from warpcall_kernels.execution.check import draw
 from warpcall_kernels.op.cases import Case
 
 LARGEST_BYTES = 2 << 30  # of a case that is compiled ahead: so many processes share the GPU

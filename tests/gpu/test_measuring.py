@@ -23,7 +23,10 @@ from torch import Tensor
 
 from tests.gpu.cached_memory import CACHED_BYTES, given_back
 from tests.kernels.measuring import wrong_implementations
-from warpcall_kernels import Op, measuring
+from warpcall_kernels import Op, execution, measuring
+from warpcall_kernels.execution.check import draw
+from warpcall_kernels.execution.clock import clock
+from warpcall_kernels.execution.memory import Sets
 from warpcall_kernels.measuring import (
     PRECISIONS,
     CaseResult,
@@ -32,9 +35,6 @@ from warpcall_kernels.measuring import (
     make_case,
     measure,
 )
-from warpcall_kernels.measuring._calls.check import draw
-from warpcall_kernels.measuring._calls.memory import Sets
-from warpcall_kernels.measuring._clock import clock
 from warpcall_kernels.op.declaration import ParamValue
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch advises while it compiles
@@ -187,7 +187,7 @@ def _beside(op: Op, params: Mapping[str, ParamValue]) -> Any:
 
 def test_a_time_that_is_not_possible_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = Implementation("hidden", "on another stream", _beside)
-    monkeypatch.setitem(measuring._implementations._known, "hidden", hidden)
+    monkeypatch.setitem(execution.implementations._known, "hidden", hidden)
 
     result = measure(
         make_case("permute", PERMUTE), ["torch", "hidden"], "cuda", PRECISIONS["quick"]
@@ -210,7 +210,7 @@ def _waiting(op: Op, params: Mapping[str, ParamValue]) -> Any:
 @pytest.fixture
 def _captures_are_always_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of calls that take long because other processes use the GPU."""
-    monkeypatch.setattr(measuring._clock.CudaClock, "short_us", math.inf)
+    monkeypatch.setattr(execution.clock.CudaClock, "short_us", math.inf)
 
 
 @pytest.mark.usefixtures("_captures_are_always_tried")
@@ -221,7 +221,7 @@ def test_the_limit_is_there_after_calls_that_could_not_be_captured(
         Implementation("waiting", "for the device", _waiting),
         Implementation("random", "for which captures are tried, too", _random),
     ):
-        monkeypatch.setitem(measuring._implementations._known, one.name, one)
+        monkeypatch.setitem(execution.implementations._known, one.name, one)
     case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
 
     results = [measure(case, ["waiting", "random"], "cuda", PRECISIONS["quick"]) for _ in range(2)]
@@ -250,7 +250,7 @@ def test_random_numbers_can_be_drawn_after_a_call_that_could_not_be_captured(
         Implementation("waiting", "for the device", _waiting),
         Implementation("random", "as a dropout", _random),
     ):
-        monkeypatch.setitem(measuring._implementations._known, one.name, one)
+        monkeypatch.setitem(execution.implementations._known, one.name, one)
     case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
 
     result = measure(case, ["waiting", "random"], "cuda", PRECISIONS["quick"])
@@ -266,7 +266,7 @@ def test_memory_is_given_back_after_a_call_that_could_not_be_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waiting = Implementation("waiting", "for the device", _waiting)
-    monkeypatch.setitem(measuring._implementations._known, waiting.name, waiting)
+    monkeypatch.setitem(execution.implementations._known, waiting.name, waiting)
     case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
     result = measure(case, ["waiting"], "cuda", PRECISIONS["quick"])
     assert "not captured" in result.implementations[0].tags
@@ -277,7 +277,7 @@ def test_memory_is_given_back_after_a_call_that_could_not_be_captured(
 def test_an_error_that_sticks_ends_the_measurement_and_is_reported() -> None:
     program = """
 import json, torch
-from warpcall_kernels import measuring
+from warpcall_kernels import execution, measuring
 def broken(op, params):
     def call(x):
         torch._assert_async(torch.zeros(1, device=x.device))

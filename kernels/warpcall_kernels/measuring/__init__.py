@@ -5,10 +5,9 @@ docs/benchmarking.md describes the method and each number.
 
 from __future__ import annotations
 
-from warpcall_kernels.measuring._blocks import Lease
-from warpcall_kernels.measuring._context import same_arithmetic
-from warpcall_kernels.measuring._failures import class_of
-from warpcall_kernels.measuring._implementations import (
+from warpcall_kernels.execution.context import same_arithmetic
+from warpcall_kernels.execution.failures import class_of
+from warpcall_kernels.execution.implementations import (
     Implementation,
     implementations,
     load,
@@ -16,19 +15,21 @@ from warpcall_kernels.measuring._implementations import (
     remote_implementation,
     shipped,
 )
-from warpcall_kernels.measuring._installed import describe_installed
-from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
-from warpcall_kernels.measuring._measure import Progress, measure
-from warpcall_kernels.measuring._observe import minor_number
-from warpcall_kernels.measuring._precision import PRECISIONS, Precision
-from warpcall_kernels.measuring._processes.problem import RemoteProblem, remote_problem
-from warpcall_kernels.measuring._processes.process import (
+from warpcall_kernels.execution.problem import RemoteProblem, remote_problem
+from warpcall_kernels.execution.process import (
     Deadlines,
     Peer,
     RemoteProcess,
     StartPeer,
 )
-from warpcall_kernels.measuring._processes.serve import Loaded, serve
+from warpcall_kernels.execution.serve import Loaded, serve
+from warpcall_kernels.execution.spec import CODES, JobCase, count, expand, make_case
+from warpcall_kernels.measuring._blocks import Lease
+from warpcall_kernels.measuring._installed import describe_installed
+from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
+from warpcall_kernels.measuring._measure import Progress, measure
+from warpcall_kernels.measuring._observe import minor_number
+from warpcall_kernels.measuring._precision import PRECISIONS, Precision
 from warpcall_kernels.measuring._profile import ProfileFailed, prepared, trace
 from warpcall_kernels.measuring._result import (
     CaseResult,
@@ -38,7 +39,6 @@ from warpcall_kernels.measuring._result import (
     Readings,
 )
 from warpcall_kernels.measuring._rounds import compare_runs, median_of_run
-from warpcall_kernels.measuring._spec import CODES, JobCase, count, expand, make_case
 from warpcall_kernels.measuring._spread import between_runs
 from warpcall_kernels.measuring._statistics import MARGIN, Comparison
 

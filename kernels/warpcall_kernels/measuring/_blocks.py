@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpcall_kernels.measuring._calls.check import Expected
-from warpcall_kernels.measuring._calls.executor import Executor
-from warpcall_kernels.measuring._calls.inputs import PLACES, Pool, Values
-from warpcall_kernels.measuring._calls.outputs import Wrong
-from warpcall_kernels.measuring._calls.timed import Row
+from warpcall_kernels.execution.check import Expected
+from warpcall_kernels.execution.clock import LONG_US, TRIALS, Clock
+from warpcall_kernels.execution.context import outside
+from warpcall_kernels.execution.executor import Executor
+from warpcall_kernels.execution.inputs import PLACES, Pool, Values
+from warpcall_kernels.execution.outputs import Wrong
+from warpcall_kernels.execution.spec import JobCase
+from warpcall_kernels.execution.timed import Row
 from warpcall_kernels.measuring._candidates import Candidate, failing
-from warpcall_kernels.measuring._clock import LONG_US, TRIALS, Clock
-from warpcall_kernels.measuring._context import outside
 from warpcall_kernels.measuring._observe import Observer
 from warpcall_kernels.measuring._rounds import Rounds, ScheduledSample
-from warpcall_kernels.measuring._spec import JobCase
 
 Lease = Callable[[], AbstractContextManager[float | None]]
 

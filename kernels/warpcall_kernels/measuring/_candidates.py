@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from warpcall_kernels.measuring._calls.executor import Executor
-from warpcall_kernels.measuring._calls.memory import Sets
-from warpcall_kernels.measuring._calls.outputs import Wrong
-from warpcall_kernels.measuring._calls.timed import Timed
-from warpcall_kernels.measuring._clock import Clock
-from warpcall_kernels.measuring._context import Outside
-from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
-from warpcall_kernels.measuring._implementations import LIMIT
+from warpcall_kernels.execution.answers import Facts
+from warpcall_kernels.execution.clock import Clock
+from warpcall_kernels.execution.context import Outside
+from warpcall_kernels.execution.executor import Executor
+from warpcall_kernels.execution.failures import Status, class_of, first_line, traceback_of
+from warpcall_kernels.execution.implementations import LIMIT
+from warpcall_kernels.execution.memory import Sets
+from warpcall_kernels.execution.outputs import Wrong
+from warpcall_kernels.execution.process import RemoteFailed
+from warpcall_kernels.execution.remote import RemoteExecutor
+from warpcall_kernels.execution.timed import Timed
 from warpcall_kernels.measuring._observe import theoretical_gb_per_s
-from warpcall_kernels.measuring._processes.process import RemoteFailed
-from warpcall_kernels.measuring._processes.remote import Facts, RemoteExecutor
-from warpcall_kernels.measuring._result import ImplementationResult, Ratio, Status
+from warpcall_kernels.measuring._result import ImplementationResult, Ratio
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
     Comparison,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import triton
 
-from warpcall_kernels.measuring._implementations import LIMIT, shipped
+from warpcall_kernels.execution.implementations import LIMIT, shipped
 
 TOOLS = ("nvcc", "ptxas", "cuobjdump", "nvdisasm", "cc", "c++", "ninja")
 LIMIT_DOC = "a copy of as many bytes as the op must move: the limit of its speed"

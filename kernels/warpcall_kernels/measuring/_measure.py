@@ -11,29 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpcall_kernels.measuring._blocks import BLOCK_US, Blocks, Dropped, Lease, check_inputs
-from warpcall_kernels.measuring._calls.check import DRAWS, Expected, draw
-from warpcall_kernels.measuring._calls.executor import BufferSets, Executor
-from warpcall_kernels.measuring._calls.inputs import Pool, values_of
-from warpcall_kernels.measuring._calls.memory import Sets, copy_source
-from warpcall_kernels.measuring._calls.timed import Row
-from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
-from warpcall_kernels.measuring._clock import LONG_FACTOR, SWAPPED, clock
-from warpcall_kernels.measuring._context import (
+from warpcall_kernels.execution.clock import clock
+from warpcall_kernels.execution.context import (
     not_outside,
     on_device,
     outside,
     parse_device,
     same_arithmetic,
 )
-from warpcall_kernels.measuring._implementations import LIMIT, Implementation, find_for
+from warpcall_kernels.execution.executor import BufferSets, Executor
+from warpcall_kernels.execution.implementations import LIMIT, Implementation, find_for
+from warpcall_kernels.execution.inputs import Pool
+from warpcall_kernels.execution.process import Deadlines
+from warpcall_kernels.execution.remote import RemoteExecutor
+from warpcall_kernels.execution.spec import JobCase
+from warpcall_kernels.execution.timed import Row
+from warpcall_kernels.measuring._blocks import BLOCK_US, Blocks, Dropped, Lease
+from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
 from warpcall_kernels.measuring._observe import Reading, observer
 from warpcall_kernels.measuring._precision import Precision
-from warpcall_kernels.measuring._processes.process import Deadlines
-from warpcall_kernels.measuring._processes.remote import RemoteExecutor
+from warpcall_kernels.measuring._preparation import check_results, prepare
 from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio, Readings
 from warpcall_kernels.measuring._rounds import Rounds
-from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.measuring._statistics import margin_from
 from warpcall_kernels.op.errors import InvalidInput
 
@@ -49,7 +48,7 @@ READ_EVERY_S = 0.3  # clock, power and temperature; some ms, and never in a time
 MAX_READINGS = 2000
 CALM_US = 20_000  # a lease that allows so much says that nobody waits for the device
 EXTRA_US = 1_000_000  # of consecutive calls, for the hot time and the energy
-TIGHT_EVERY_S = 0.4  # of rounds, between two blocks that our clock alone measures
+TIGHT_AFTER_S = 0.2  # of rounds, before the first block that our clock alone measures
 FEWEST_TIGHT = 2  # of these after the rounds
 DEADLINES = Deadlines()
 
@@ -92,7 +91,8 @@ def measure(
     found = {name: find_for(case, name) for name in implementations if name != LIMIT}
     on = parse_device(device)
     with on_device(on), same_arithmetic(), torch.no_grad():
-        measurement = _Measurement(case, on, precision, seed, lease, progress)
+        share = 0.9 / (1 + sum(one.process is not None for one in found.values()))
+        measurement = _Measurement(case, on, precision, seed, lease, progress, share)
         try:
             for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
                 measurement.add(name, found.get(name), deadlines)
@@ -111,6 +111,7 @@ class _Measurement:
         seed: int,
         lease: Lease,
         progress: Progress,
+        share: float,
     ) -> None:
         self.candidates: list[Candidate] = []
         self._begin = time.monotonic()
@@ -125,7 +126,7 @@ class _Measurement:
         self._read_at = 0.0
         self._nbytes = case.bytes_moved
         self._clock = clock(device)
-        self._number = secrets.randbits(48)
+        self._place = secrets.randbits(48), share
         self._pool = Pool.draw(case.inputs, seed, device)
         self._blocks = Blocks(case, self._pool, self._clock, lease)
         self._sets = BufferSets(self._pool.layouts, device)  # of implementations in this process
@@ -144,7 +145,7 @@ class _Measurement:
             else:
                 process, role = found.process
                 candidate.executor = RemoteExecutor(
-                    process, role, case.params, pool, metas, self._clock, deadlines, self._number
+                    process, role, case.params, pool, metas, self._clock, deadlines, *self._place
                 )
 
     def close(self) -> None:
@@ -160,12 +161,13 @@ class _Measurement:
         rounds = Rounds(0, self._precision)
         self._report("preparing")
         with self._failing_all():
-            self._check()
+            check_results(self._case, self.candidates, self._blocks, self._device, self._report)
             if self._precision.timed:
-                self._prepare()
-                self._blocks.observer = observer(
-                    self._device
-                )  # now that all processes use the device
+                self._nbytes = prepare(
+                    self._case, self.candidates, self._blocks, self._clock, self._pool, self._report
+                )
+                # Now that all processes use the device, others are strangers.
+                self._blocks.observer = observer(self._device)
                 rounds = self._measured(asked)
         return self._result(asked, rounds)
 
@@ -190,66 +192,6 @@ class _Measurement:
 
     def _timed_candidates(self) -> list[Candidate]:
         return [c for c in self.candidates if c.is_timed]
-
-    def _check(self) -> None:
-        """Check each implementation against the reference, with random inputs."""
-        for _ in range(DRAWS):
-            seed = secrets.randbits(48)
-            values = values_of(draw(self._case.inputs, seed, self._device))
-            expected = Expected(self._case, values, self._device)
-            for c in self.candidates:
-                if c.executor is not None and c.status == "ok":
-                    self._report("correctness", implementation=c.name)
-                    with failing(c):
-                        c.executor.write(0, values)
-                        outputs, c.peak_bytes = c.executor.call()
-                        expected.check(outputs, f"seed {seed}")
-                        check_inputs(c)
-                        del outputs
-                    self._blocks.stop_if_lost(c)
-            self._report("correctness")  # the next draw and its reference belong to no candidate
-        self._blocks.free()
-
-    def _prepare(self) -> None:
-        """Prepare the timing of candidates. If one of them is short, all are timed as short ones."""
-        first = self._pool.at(0)
-        self._nbytes = self._case.op.bytes_moved(**first.tensors, **self._case.params)
-        nbytes, device = self._nbytes, self._device  # a reference to self would keep all in memory
-        for c in self.candidates:
-            if c.status != "ok":
-                continue
-            self._report("preparing", implementation=c.name)
-            with failing(c):
-                if c.executor is None:
-                    c.sets = Sets(lambda: {"x": copy_source(nbytes, device)})
-                    c.timed = self._clock.ready(lambda inputs: inputs["x"].clone(), c.sets)
-                else:
-                    for which in range(SWAPPED):
-                        c.executor.write(which, first)
-                    c.executor.ready()
-                self._blocks.estimate(c)
-            self._blocks.stop_if_lost(c)
-        self._shorten()
-        for c in self._timed_candidates():
-            if c.remote is not None and self._device.type == "cuda":
-                with failing(c):
-                    c.remote.tighten()
-                self._blocks.stop_if_lost(c)
-
-    def _shorten(self) -> None:
-        short_us = self._clock.short_us
-        rough_us = [c.ready.rough_us for c in self._timed_candidates() if c.name != LIMIT]
-        if min(rough_us, default=0) >= short_us:
-            return
-        for c in self._timed_candidates():
-            if c.ready.rough_us <= LONG_FACTOR * short_us:
-                with failing(c):
-                    if c.executor is not None:
-                        c.executor.shorten()
-                    elif c.timed is not None:
-                        self._clock.shorten(c.timed, c.sets)
-                    self._blocks.estimate(c)
-                self._blocks.stop_if_lost(c)
 
     def _confirm(self, rounds: Rounds) -> None:
         """Hold what other processes say of their times against our clock."""
@@ -284,7 +226,8 @@ class _Measurement:
 
     def _take_rounds(self, rounds: Rounds) -> None:
         candidates = self._timed_candidates()
-        begin = tight_at = time.monotonic()
+        begin = time.monotonic()
+        tight_at = begin + TIGHT_AFTER_S
         self._blocks.check_s = 0.0
         end = begin + self._precision.seconds * len(candidates)
         fitting = max(1, int(BLOCK_US / sum(self._clock.wall_us(c.ready) for c in candidates)))
@@ -300,8 +243,8 @@ class _Measurement:
             self._report_rounds(rounds)
             left = self._precision.max_rounds - rounds.counted
             count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
-            if self._device.type == "cuda" and time.monotonic() > tight_at + TIGHT_EVERY_S:
-                tight_at = time.monotonic()
+            if self._device.type == "cuda" and time.monotonic() > tight_at:
+                tight_at += 2 * (tight_at - begin)
                 for c in candidates:
                     if c.remote is not None:
                         self._blocks.take_tight(c)

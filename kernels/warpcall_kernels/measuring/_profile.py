@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
+from warpcall_kernels.execution.check import draw
+from warpcall_kernels.execution.context import on_device, parse_device, same_arithmetic
+from warpcall_kernels.execution.failures import first_line
+from warpcall_kernels.execution.implementations import LIMIT, find
+from warpcall_kernels.execution.memory import copy_source
+from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.measuring._blocks import Lease
-from warpcall_kernels.measuring._calls.check import draw
-from warpcall_kernels.measuring._calls.memory import copy_source
-from warpcall_kernels.measuring._context import on_device, parse_device, same_arithmetic
-from warpcall_kernels.measuring._failures import first_line
-from warpcall_kernels.measuring._implementations import LIMIT, find
-from warpcall_kernels.measuring._spec import JobCase
 
 CALLS = 3  # that are recorded
 WARM_CALLS = 2  # before them: the first one compiles

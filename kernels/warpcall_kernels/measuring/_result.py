@@ -6,23 +6,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from warpcall_kernels.execution.failures import Status
 from warpcall_kernels.measuring._observe import Reading
 from warpcall_kernels.measuring._statistics import Comparison, Verdict
-
-Status = Literal[
-    "ok",
-    "error",
-    "wrong_result",
-    "compile_error",
-    "oom",
-    "cuda_error",
-    "invalid",
-    "timeout",
-    "crashed",
-    "unchecked",
-]
 
 
 @dataclass(frozen=True)

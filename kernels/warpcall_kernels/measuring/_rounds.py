@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpcall_kernels.measuring._clock import SWAPPED
+from warpcall_kernels.execution.clock import SWAPPED
 from warpcall_kernels.measuring._precision import Precision
 from warpcall_kernels.measuring._statistics import (
     MARGIN,

@@ -151,7 +151,7 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
             measuring.remote_implementation(name, upload["op"], process, _tags(task, source))
         )
     if problem is None:
-        make_case = functools.partial(measuring.make_case, task["op"])
+        make_case = functools.partial(measuring.make_case, task["op"], timed=_is_timed(task))
     else:
         remote = measuring.remote_problem(of_problem, {"problem": problem}, task["op"])
         make_case = functools.partial(_case_of_problem, remote, task)
@@ -256,8 +256,15 @@ def _make_profiles(
 
 def _case_of_problem(remote: RemoteProblem, task: JobTask, spec: Any) -> JobCase:
     assert task["problem"] is not None
-    case = remote.case(spec, deadlines=_deadlines(task))
+    case = remote.case(spec, timed=_is_timed(task), deadlines=_deadlines(task))
     return replace(case, op=replace(case.op, tags=_tags(task, task["problem"]["source"])))
+
+
+def _is_timed(task: JobTask) -> bool:
+    """Whether the job times its cases. Otherwise it may have cases without outputs, too."""
+    from warpcall_kernels import measuring
+
+    return measuring.PRECISIONS[task["precision"]].timed
 
 
 def _deadlines(task: JobTask) -> Deadlines:

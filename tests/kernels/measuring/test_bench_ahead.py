@@ -14,7 +14,7 @@ from bench.kernels import measure, phases, references, run, workers
 from bench.kernels.peers import Peers
 from tests.kernels.measuring.small_bench import CASES, EFFORT, PLANNED, given
 from warpcall_kernels import ops
-from warpcall_kernels.measuring import _implementations
+from warpcall_kernels.execution import implementations as _implementations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kernels.measuring.brief import BRIEF, SPEC
-from warpcall_kernels import measuring
+from warpcall_kernels import execution
 from warpcall_kernels.measuring import Implementation, make_case, measure
 
 
@@ -32,7 +32,7 @@ def test_a_block_has_as_many_samples_as_its_lease_allows(
 
     one = Implementation("watched", "tells when it runs", lambda op, params: note)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(measuring._implementations._known, one.name, one)
+        patch.setitem(execution.implementations._known, one.name, one)
         side = 600 if device == "cpu" else 8192  # not short: a graph would call nobody
         result = measure(
             make_case("permute", {**SPEC, "shape": [side, side]}),

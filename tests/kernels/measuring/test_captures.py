@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from warpcall_kernels.measuring import _clock
+from warpcall_kernels.execution import clock as _clock
 from warpcall_kernels.op import launch
 
 POOL = (0, 1)

@@ -14,7 +14,7 @@ import torch
 import triton
 
 from tests.kernels.measuring.brief import BRIEF, SPEC
-from warpcall_kernels import InvalidInput, measuring, ops
+from warpcall_kernels import InvalidInput, execution, measuring, ops
 from warpcall_kernels.measuring import (
     PRECISIONS,
     CaseResult,
@@ -179,7 +179,7 @@ def test_every_timed_call_is_under_the_lease_and_no_other_is(device: str) -> Non
 
     one = Implementation("watched", "tells when it runs", lambda op, params: note)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(measuring._implementations._known, one.name, one)
+        patch.setitem(execution.implementations._known, one.name, one)
         patch.setattr(measuring._measure, "REPORT_EVERY_S", 0.0)
         patch.setattr(measuring._measure, "ROUNDS_AT_ONCE", 4)  # a GPU would do all 12
         events: list[dict[str, Any]] = []

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from warpcall_kernels.execution.clock import SWAPPED
 from warpcall_kernels.measuring import Precision, compare_runs
-from warpcall_kernels.measuring._clock import SWAPPED
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
     MARGIN,

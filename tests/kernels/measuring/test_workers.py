@@ -12,7 +12,7 @@ import torch
 from bench.kernels import measure, workers
 from bench.kernels.peers import Peers
 from warpcall_kernels import ops
-from warpcall_kernels.measuring import _implementations
+from warpcall_kernels.execution import implementations as _implementations
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -15,7 +15,7 @@ if PROGRAMS & {*sys.orig_argv}:
     import dataclasses
 
     from warpcall_kernels import measuring
-    from warpcall_kernels.measuring import _clock
+    from warpcall_kernels.execution import clock as _clock
 
     # Bounded by rounds, not by time: a busy machine shall not make results of too few samples.
     brief = {"max_rounds": 40, "warm_seconds": 0.05, "warm_window_s": 0.01, "extras": False}

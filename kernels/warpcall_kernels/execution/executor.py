@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring._calls.inputs import SENTINEL, Buffer, BufferLayout, Pool, Values
-from warpcall_kernels.measuring._calls.memory import Sets, poison
-from warpcall_kernels.measuring._calls.outputs import own_tensors
-from warpcall_kernels.measuring._calls.timed import Inputs, Row, Tight, Timed
-from warpcall_kernels.measuring._clock import KEPT, Clock
+from warpcall_kernels.execution.clock import KEPT, Clock
+from warpcall_kernels.execution.inputs import SENTINEL, Buffer, BufferLayout, Pool, Values
+from warpcall_kernels.execution.memory import Sets, poison
+from warpcall_kernels.execution.outputs import check_extents, extent_of, own_tensors
+from warpcall_kernels.execution.timed import Inputs, Row, Tight, Timed
 from warpcall_kernels.op.declaration import Meta
 
 KEPT_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # of outputs that wait to be compared
@@ -199,15 +199,17 @@ class Executor:
         return max(1, min(most, KEPT_BYTES[self._device.type] // nbytes))
 
     def _all_own(self, results: Sequence[tuple[int, Any]]) -> list[tuple[int, Outputs]]:
-        found: list[tuple[int, Outputs]] = []
-        for key, result in results:
-            found.append((key, self._own(result, [outputs for _, outputs in found])))
+        found = [(key, self._own(result, ())) for key, result in results]
+        extents = [
+            (name, *extent_of(t))
+            for _, outputs in found
+            for name, t in zip(self._metas, outputs, strict=True)
+        ]
+        check_extents(extents)
         return found
 
     def _own(self, result: Any, earlier: Sequence[Outputs]) -> Outputs:
-        inputs = {
-            f"{name} of set {number}": buffer.bytes
-            for number, made in enumerate(self._sets.buffers)
-            for name, buffer in made.items()
-        }
+        inputs = [
+            (name, buffer.bytes) for made in self._sets.buffers for name, buffer in made.items()
+        ]
         return own_tensors(result, self._metas, self._device, inputs, earlier)

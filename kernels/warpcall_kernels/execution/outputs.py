@@ -29,7 +29,7 @@ def own_tensors(
     result: Any,
     metas: Mapping[str, Meta],
     device: torch.device,
-    inputs: Mapping[str, Tensor],
+    inputs: Iterable[tuple[str, Tensor]],
     earlier: Iterable[Sequence[Tensor]] = (),
 ) -> tuple[Tensor, ...]:
     """The outputs of a call, if all are tensors as the op returns them.
@@ -37,7 +37,7 @@ def own_tensors(
     Args:
         result: what the function returned.
         metas: shapes and dtypes of the outputs.
-        inputs: tensors whose memory belongs to the inputs.
+        inputs: names and memory of the inputs, also of other calls.
         earlier: outputs of calls before, which are still alive.
 
     Raises:
@@ -48,35 +48,35 @@ def own_tensors(
         raise Wrong(f"there must be {len(metas)} outputs, got {len(parts)}")
     for (name, meta), part in zip(metas.items(), parts, strict=True):
         _check_kind(name, meta, part, device)
-    taken = {f"the input {name}": extent_of(t) for name, t in inputs.items()}
-    for before in earlier:
-        for t in before:
-            taken[f"the result of an earlier call, {len(taken)}"] = extent_of(t)
-    check_extents({name: extent_of(p) for name, p in zip(metas, parts, strict=True)}, taken)
+    taken = [(f"the input {name}", *extent_of(t)) for name, t in inputs]
+    taken += [("the result of an earlier call", *extent_of(t)) for made in earlier for t in made]
+    named = zip(metas, parts, strict=True)
+    check_extents([(name, *extent_of(part)) for name, part in named], taken)
     return parts
 
 
-def check_extents(
-    outputs: Mapping[str, tuple[int, int]], taken: Mapping[str, tuple[int, int]]
-) -> None:
+Extent = tuple[str, int, int]  # what lies there, its address, its bytes
+
+
+def check_extents(outputs: Sequence[Extent], taken: Sequence[Extent] = ()) -> None:
     """Check that outputs have memory of their own.
 
     Args:
-        outputs: address and bytes of each output.
-        taken: address and bytes of other memory, by what it is.
+        taken: other memory, parts of which may lie in each other.
 
     Raises:
         Wrong: one of them shares memory with another, or with what is taken.
     """
-    seen = dict(taken)
-    for name, (begin, nbytes) in outputs.items():
-        for other, (address, count) in seen.items():
-            if nbytes and count and begin < address + count and address < begin + nbytes:
-                raise Wrong(
-                    f"{name} must have memory of its own, it shares some with "
-                    f"{other.partition(', ')[0].partition(' of set ')[0]}"
-                )
-        seen[f"the output {name}"] = begin, nbytes
+    marked = [(begin, begin + n, False, name) for name, begin, n in taken if n]
+    marked += [(begin, begin + n, True, name) for name, begin, n in outputs if n]
+    reach: dict[bool, tuple[int, str]] = {False: (0, ""), True: (0, "")}  # end of those before
+    for begin, end, is_output, name in sorted(marked):
+        for other_is_output, (before, other) in reach.items():
+            if (is_output or other_is_output) and begin < before:
+                mine, theirs = (name, other) if is_output else (other, name)
+                theirs = "the result of another call" if mine == theirs else theirs
+                raise Wrong(f"{mine} must have memory of its own, it shares some with {theirs}")
+        reach[is_output] = max(reach[is_output], (end, name))
 
 
 def extent_of(t: Tensor) -> tuple[int, int]:

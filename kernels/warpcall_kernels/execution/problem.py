@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op
-from warpcall_kernels.measuring._calls.inputs import layout_of, values_of
-from warpcall_kernels.measuring._processes.process import (
+from warpcall_kernels.execution import answers
+from warpcall_kernels.execution.inputs import layout_of, values_of
+from warpcall_kernels.execution.process import (
     Deadlines,
     RemoteFailed,
     RemoteProcess,
     StartPeer,
-    is_address,
     reaching,
 )
-from warpcall_kernels.measuring._processes.windows import Window
-from warpcall_kernels.measuring._spec import DTYPES, JobCase, samples_of
+from warpcall_kernels.execution.spec import DTYPES, JobCase, samples_of
+from warpcall_kernels.execution.windows import Window
 from warpcall_kernels.op.cases import checked_shape
 from warpcall_kernels.op.declaration import Meta, Output, ParamValue
 from warpcall_kernels.op.errors import InvalidInput
@@ -68,7 +68,7 @@ class RemoteProblem:
             )
             return self._case(found, limits)
         except RemoteFailed as failed:
-            raise InvalidInput("op", failed.error) from None
+            raise InvalidInput("op", failed.error.removeprefix("InvalidInput: ")) from None
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InvalidInput):
                 raise
@@ -120,13 +120,12 @@ class RemoteProblem:
         described = {name: layout.to_json() for name, layout in layouts.items()}
         limit_s = limits.compile_s
         answer = self._process.ask("reference_inputs", limit_s, "the reference", layouts=described)
-        places = answer["inputs"]
-        if not isinstance(places, dict) or places.keys() != layouts.keys():
-            raise self._process.broken("the reference")
+        try:
+            (places,) = answers.sets([answer.get("inputs")], layouts)
+        except answers.Unsound:
+            raise self._process.broken("the reference") from None
         with reaching():
             for name, flat in values_of(inputs).flat.items():
-                if not is_address(places[name]):
-                    raise self._process.broken("the reference")
                 at = places[name]["address"] + layouts[name].begin * layouts[name].dtype.itemsize
                 window.write({**places[name], "address": at}, flat.view(torch.uint8))
         answer = self._process.ask("reference", limit_s, "the reference", params=dict(params))
@@ -141,10 +140,9 @@ class RemoteProblem:
     def _output(self, window: Window, kind: Any, address: Any, device: torch.device) -> Tensor:
         try:
             meta = Meta(checked_shape("outputs", kind[0]), DTYPES[kind[1]])
-        except (KeyError, TypeError, ValueError, IndexError):
+            answers.addresses([address])
+        except (KeyError, TypeError, ValueError, IndexError, answers.Unsound):
             raise self._process.broken("the reference") from None
-        if not is_address(address):
-            raise self._process.broken("the reference")
         if not meta.nbytes:
             return torch.empty(meta.shape, dtype=meta.dtype, device=device)
         return window.read(address, meta.nbytes).clone().view(meta.dtype).view(meta.shape)

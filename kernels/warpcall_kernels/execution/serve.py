@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op
+from warpcall_kernels.execution import frames
+from warpcall_kernels.execution.clock import Clock, clock
+from warpcall_kernels.execution.context import on_device, same_arithmetic
+from warpcall_kernels.execution.executor import BufferSets, Executor
+from warpcall_kernels.execution.failures import class_of, first_line, traceback_of
+from warpcall_kernels.execution.implementations import shipped
+from warpcall_kernels.execution.inputs import BufferLayout, Pool, pool_size
+from warpcall_kernels.execution.outputs import Wrong, parts_of
+from warpcall_kernels.execution.spec import CODES, DTYPES, make_case
+from warpcall_kernels.execution.timed import Row, Tight, Timed
+from warpcall_kernels.execution.windows import address_of
 from warpcall_kernels.interpreter import needs_gpu
-from warpcall_kernels.measuring._calls.executor import BufferSets, Executor
-from warpcall_kernels.measuring._calls.inputs import BufferLayout, Pool, pool_size
-from warpcall_kernels.measuring._calls.outputs import Wrong, parts_of
-from warpcall_kernels.measuring._calls.timed import Row, Tight, Timed
-from warpcall_kernels.measuring._clock import Clock, clock
-from warpcall_kernels.measuring._context import on_device, same_arithmetic
-from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
-from warpcall_kernels.measuring._implementations import shipped
-from warpcall_kernels.measuring._processes import frames
-from warpcall_kernels.measuring._processes.windows import address_of
-from warpcall_kernels.measuring._spec import CODES, DTYPES, make_case
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.tolerance import RowTolerance
 
@@ -138,6 +138,7 @@ class _Serving:
             self._case, self._calls, self._reference = request["case"], {}, None
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
+                torch.cuda.set_per_process_memory_fraction(request["share"], self._device)
         layouts = {n: BufferLayout.from_json(d) for n, d in request["layouts"].items()}
         metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in request["outputs"].items()}
         sets = BufferSets(layouts, self._device)
@@ -228,7 +229,7 @@ class _Call:
 
     def do_call(self, request: dict[str, Any]) -> dict[str, Any]:
         """One call; says first that the function has returned, and then where its outputs lie."""
-        called = self._executor.call(lambda: frames.send(self._sock, {"returned": True}))
+        called = self._executor.call(lambda: frames.send(self._sock, {"first": True}))
         return {"outputs": _addresses(called.outputs), "peak_bytes": called.peak_bytes}
 
     def do_sets(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -256,11 +257,12 @@ class _Call:
         return {}
 
     def do_sample(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One sample on a CPU with the cache as it is; answers where its outputs lie."""
+        """One sample on a CPU with the cache as it is; says its time, then where its outputs lie."""
         timed = self._forget()
         which = request["which"] % len(timed.sets)
         samples_us = [self._clock.sample_us(timed, which, request["place"])]
-        return {"samples_us": samples_us, **self.do_results(request)}
+        frames.send(self._sock, {"first": True, "samples_us": samples_us})
+        return self.do_results(request)
 
     def do_results(self, request: dict[str, Any]) -> dict[str, Any]:
         """Where the outputs of the last calls lie."""

@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args
 
-from warpcall_kernels.measuring._failures import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES, printable
-from warpcall_kernels.measuring._processes import frames
-from warpcall_kernels.measuring._processes.windows import Unreachable
-from warpcall_kernels.measuring._result import Status
+from warpcall_kernels.execution import frames
+from warpcall_kernels.execution.failures import (
+    MAX_ERROR_CHARS,
+    MAX_TRACEBACK_BYTES,
+    Status,
+    printable,
+)
+from warpcall_kernels.execution.windows import Unreachable
 
 MOST_ENDS = 3  # of a process in one job, after which it is not started again
 
@@ -108,7 +112,7 @@ class RemoteProcess:
         do: str,
         limit_s: float,
         what: str,
-        call_s: float | None = None,
+        first: Callable[[dict[str, Any]], float] | None = None,
         **more: Any,
     ) -> dict[str, Any]:
         """Send a request and return the answer.
@@ -116,7 +120,8 @@ class RemoteProcess:
         Args:
             limit_s: seconds in which the answer must come.
             what: is asked, for messages, such as "a timed call".
-            call_s: seconds for the answer after the process has said that the function returned.
+            first: called with a message before the answer, which has the member `first`; returns
+                the seconds in which the answer must follow.
 
         Raises:
             RemoteFailed: the code raised an exception, the process ended, or it was too late and
@@ -130,8 +135,8 @@ class RemoteProcess:
         try:
             frames.send(self.peer.sock, {"do": do, **more})
             answer = frames.receive(self.peer.sock, limit_s)
-            if call_s is not None and "returned" in answer:
-                limit_s = call_s
+            if first is not None and "first" in answer:
+                limit_s = first(answer)
                 answer = frames.receive(self.peer.sock, limit_s)
         except frames.Ended:
             raise self._ended(what) from None
@@ -193,10 +198,3 @@ def reaching() -> Iterator[None]:
         yield
     except Unreachable as error:
         raise RemoteFailed("error", printable(str(error))) from None
-
-
-def is_address(value: Any) -> bool:
-    """Whether another process may have sent this as the address of memory."""
-    if not isinstance(value, dict) or not value.keys() <= {"address", "handle"}:
-        return False
-    return type(value.get("address")) is int and 0 <= value["address"] < 1 << 63

@@ -8,10 +8,10 @@ compared here, and its times are held against a clock of this process.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +19,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring._calls.executor import Called, Outputs
-from warpcall_kernels.measuring._calls.inputs import BufferLayout, Pool, Values, is_image
-from warpcall_kernels.measuring._calls.outputs import Wrong, check_extents
-from warpcall_kernels.measuring._calls.timed import place_of
-from warpcall_kernels.measuring._clock import SWAPPED, Clock
-from warpcall_kernels.measuring._failures import printable
-from warpcall_kernels.measuring._processes.process import (
+from warpcall_kernels.execution import answers
+from warpcall_kernels.execution.answers import Facts
+from warpcall_kernels.execution.clock import SWAPPED, Clock
+from warpcall_kernels.execution.executor import Called, Outputs
+from warpcall_kernels.execution.inputs import Pool, Values, is_image
+from warpcall_kernels.execution.outputs import Wrong, check_extents
+from warpcall_kernels.execution.process import (
     Deadlines,
     RemoteFailed,
     RemoteProcess,
-    is_address,
     reaching,
 )
-from warpcall_kernels.measuring._processes.windows import Window
-from warpcall_kernels.measuring._spec import CODES
+from warpcall_kernels.execution.spec import CODES
+from warpcall_kernels.execution.timed import place_of
+from warpcall_kernels.execution.windows import Window
 from warpcall_kernels.op.declaration import Meta, ParamValue
 
-MOST_SETS = 64
-MOST_RESULTS = 64
-MOST_US = 1e10
+MOST_READ = 16  # calls of one block whose outputs are read
 PINGS = 15
 MOST_LATENCY_US = {"cpu": 2000.0, "cuda": 400.0}  # of an answer, that a claim may hide behind
 DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
 SLACK_US = {"cpu": 150.0, "cuda": 60.0}  # of our clock around one block
 UNCONFIRMED = 0.3  # share of a sample on a CPU that the slack may be
 TAKE_S = 30.0  # beyond the expected time of a block
-
-
-@dataclass
-class Facts:
-    """What a process says about its timed calls."""
-
-    method: str
-    rough_us: float
-    host_us: float
-    repeats: int
-    sets: int
-    tags: tuple[str, ...]
-    results: Sequence[Any] = ()
-    count: int = 1
-    flushes: bool = False
-    tight_results: Sequence[Any] = ()
 
 
 class RemoteExecutor:
@@ -72,6 +54,7 @@ class RemoteExecutor:
         pool: of the values of the inputs.
         metas: shapes and dtypes of the outputs.
         number: of the measurement; the process forgets those before.
+        share: of a GPU's memory that torch may allocate there.
 
     Raises:
         RemoteFailed: the process cannot be started, or its source not be imported.
@@ -87,6 +70,7 @@ class RemoteExecutor:
         clock: Clock,
         deadlines: Deadlines,
         number: int,
+        share: float,
     ) -> None:
         self._process = process
         self._role = role
@@ -112,6 +96,7 @@ class RemoteExecutor:
             deadlines.compile_s,
             "the start of its case",
             case=number,
+            share=share,
             params=dict(params),
             layouts={name: layout.to_json() for name, layout in layouts.items()},
             outputs={name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
@@ -146,7 +131,7 @@ class RemoteExecutor:
         """Call the function once with the first set of inputs."""
         call_s = self._deadlines.call_s
         limit_s = call_s if self._called else self._deadlines.compile_s
-        answer = self._ask("call", limit_s, "a call", call_s=call_s)
+        answer = self._ask("call", limit_s, "a call", first=lambda _: call_s)
         self._called = True
         peak = answer.get("peak_bytes")
         return Called(self._outputs(answer["outputs"]), peak if type(peak) is int else None)
@@ -212,13 +197,16 @@ class RemoteExecutor:
         """
         if self._claims_over > 1:
             return "its own times add up to more than the time that passed"
-        known, kind = self._known, self._device.type
-        real_us = min(self._tight_us, default=0.0)
-        if self._over_us:
+        known, real_us = self._known, 0.0
+        if self._over_us:  # on a CPU
             hidden_us = float(np.median(self._over_us)) - float(np.median(self._pings_us))
-            if hidden_us > DISAGREEMENT * median_us * known.repeats + SLACK_US[kind]:
-                real_us = max(real_us, median_us + hidden_us / known.repeats)
-        if real_us <= median_us * (1 + DISAGREEMENT) + SLACK_US[kind] / known.count:
+            if hidden_us > DISAGREEMENT * median_us * known.repeats + SLACK_US["cpu"]:
+                real_us = median_us + hidden_us / known.repeats
+        if self._tight_us:  # on a GPU
+            least_us = min(self._tight_us)
+            if least_us > median_us * (1 + DISAGREEMENT) + SLACK_US["cuda"] / known.count:
+                real_us = least_us
+        if not real_us:
             return None
         return (
             f"its process says that a call takes {median_us:.4g} us, by our own clock it takes "
@@ -276,12 +264,11 @@ class RemoteExecutor:
     def _write_pool(self) -> None:
         """Give the process the pool of values, from which it writes its inputs."""
         answer = self._ask("pool", self._deadlines.call_s, "more memory")
-        found = answer.get("pool")
-        if not _is_set(found, self._layouts):
-            raise self._process.broken("an answer about its inputs")
+        with self._sound("an answer about its inputs"):
+            (found,) = answers.sets([answer.get("pool")], self._layouts)
         with reaching():
             for name, flat in self._pool.flat.items():
-                self._window.write(answer["pool"][name], flat.view(torch.uint8))
+                self._window.write(found[name], flat.view(torch.uint8))
 
     def _note_places(self, numbers: Sequence[int], places: Sequence[int]) -> None:
         """Remember which values the last calls had, and so its sets of inputs."""
@@ -301,18 +288,21 @@ class RemoteExecutor:
             self.write(number, self._pool.at(place_of(place, number)))
         self._note_places((which,), (place,))
         self._ask("flush", call_s, "the start of a timed call")
-        self._ask("results", call_s, "an answer")  # brings the code of messages into the cache
+        self._ask("ping", call_s, "an answer")  # brings the code of messages into the cache
+        self._pings_us.append(min(self._ping_us(), MOST_LATENCY_US["cpu"]))
+        said: dict[str, Any] = {}
+
+        def first(answer: dict[str, Any]) -> float:
+            said.update(answer, spent_us=(time.perf_counter_ns() - begin) / 1000)
+            return call_s
+
+        limit_s, waited_us = self._many_s(1), self._waited_us()
         begin = time.perf_counter_ns()
-        self._ask("results", call_s, "an answer")
-        latency_us = (time.perf_counter_ns() - begin) / 1000
-        self._pings_us.append(min(latency_us, MOST_LATENCY_US["cpu"]))
-        begin, waited_us = time.perf_counter_ns(), self._waited_us()
-        limit_s = self._many_s(1)
-        answer = self._ask("sample", limit_s, "a timed call", which=which, place=place)
-        spent_us = (time.perf_counter_ns() - begin) / 1000
+        answer = self._ask("sample", limit_s, "a timed call", first=first, which=which, place=place)
         waited_us = self._waited_us() - waited_us
+        spent_us = said.get("spent_us", 0.0)
         self.stop()
-        (claim_us,) = self._times(answer, 1)
+        (claim_us,) = self._times(said, 1)
         self._over_us.append(spent_us - waited_us - claim_us * self._known.repeats)
         if claim_us * self._known.repeats > spent_us:
             claim_us = spent_us / self._known.repeats
@@ -344,71 +334,55 @@ class RemoteExecutor:
         return (time.perf_counter_ns() - begin) / 1000
 
     def _times(self, answer: dict[str, Any], count: int) -> list[float]:
-        found = answer.get("samples_us")
-        good = isinstance(found, list) and len(found) == count
-        if not good or not all(type(t) is float and 0 < t < MOST_US for t in found or ()):
-            raise self._process.broken("an answer about its times")
-        return [*map(float, found or ())]
+        with self._sound("an answer about its times"):
+            return answers.times(answer.get("samples_us"), count)
 
     def _learn(self, answer: dict[str, Any]) -> None:
         self._add_sets(answer)
-        numbers = (answer.get("rough_us"), answer.get("host_us"))
-        counts = (answer.get("repeats"), answer.get("sets"), answer.get("count", 1))
-        good = all(type(n) in (int, float) and 0 <= n < MOST_US for n in numbers)  # type: ignore[operator]
-        if not good or not all(type(n) is int and 0 < n <= MOST_SETS for n in counts):
-            raise self._process.broken("an answer about its calls")
-        tags = answer.get("tags")
-        texts = [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
-        self.facts = Facts(
-            method=printable(str(answer.get("method"))[:64]),
-            rough_us=float(answer["rough_us"]),
-            host_us=float(answer["host_us"]),
-            repeats=answer["repeats"],
-            sets=answer["sets"],
-            tags=tuple(printable(t[:64]) for t in texts[:4]),
-            tight_results=answer.get("results", ()),
-            count=answer.get("count", 1),
-            flushes=bool(answer.get("flushes")),
-        )
+        with self._sound("an answer about its calls"):
+            self.facts = answers.facts(answer)
 
     def _add_sets(self, answer: dict[str, Any]) -> None:
-        new = answer.get("new")
-        good = isinstance(new, list) and len(self._addresses) + len(new) <= MOST_SETS
-        if not good or not all(_is_set(one, self._layouts) for one in new or ()):
-            raise self._process.broken("an answer about its inputs")
-        self._addresses += new or []
+        with self._sound("an answer about its inputs"):
+            new = answers.sets(answer.get("new"), self._layouts)
+            if len(self._addresses) + len(new) > answers.MOST_SETS:
+                raise answers.Unsound
+        self._addresses += new
 
     def _read_results(self, results: Any, keys: Container[int]) -> list[tuple[int, Outputs]]:
-        """Read the outputs of calls.
+        """Read the outputs of calls, at most MOST_READ of them.
 
         Args:
             keys: that the results may have.
         """
-        if not isinstance(results, list | tuple) or len(results) > MOST_RESULTS:
-            raise self._process.broken("an answer about its results")
-        found: list[tuple[int, Outputs]] = []
-        for entry in results:
-            good = isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int
-            if not good or entry[0] not in keys:
-                raise self._process.broken("an answer about its results")
-            found.append((entry[0], self._outputs(entry[1])))
-        if not found:
-            raise self._process.broken("an answer about its results")
-        return found
+        with self._sound("an answer about its results"):
+            found = answers.results(results, keys)
+        some = secrets.SystemRandom().sample(found, min(len(found), MOST_READ))
+        return [(key, self._outputs(addresses)) for key, addresses in some]
+
+    @contextlib.contextmanager
+    def _sound(self, what: str) -> Iterator[None]:
+        """End the process if it sent what it may not send."""
+        try:
+            yield
+        except answers.Unsound:
+            raise self._process.broken(what) from None
 
     def _outputs(self, addresses: Any) -> Outputs:
         """Read the outputs of a call where they lie."""
-        if not isinstance(addresses, list) or not all(map(is_address, addresses)):
-            raise self._process.broken("an answer about its results")
-        if len(addresses) != len(self._metas):
-            raise Wrong(f"there must be {len(self._metas)} outputs, got {len(addresses)}")
-        taken = {
-            f"the input {name}": (_place(one[name]), self._layouts[name].nbytes)
+        with self._sound("an answer about its results"):
+            places = answers.addresses(addresses)
+        if len(places) != len(self._metas):
+            raise Wrong(f"there must be {len(self._metas)} outputs, got {len(places)}")
+        taken = [
+            (f"the input {name}", answers.place(one[name]), self._layouts[name].nbytes)
             for one in self._addresses
             for name in self._layouts
-        }
-        named = dict(zip(self._metas, addresses, strict=True))
-        check_extents({n: (_place(a), self._metas[n].nbytes) for n, a in named.items()}, taken)
+        ]
+        named = dict(zip(self._metas, places, strict=True))
+        check_extents(
+            [(n, answers.place(a), self._metas[n].nbytes) for n, a in named.items()], taken
+        )
         with reaching():
             return tuple(self._tensor(meta, named[name]) for name, meta in self._metas.items())
 
@@ -417,16 +391,3 @@ class RemoteExecutor:
         if not meta.nbytes:
             return torch.empty(meta.shape, dtype=meta.dtype, device=self._device)
         return found.view(meta.dtype).view(meta.shape)
-
-
-def _is_set(value: Any, layouts: Mapping[str, BufferLayout]) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.keys() == layouts.keys()
-        and all(map(is_address, value.values()))
-    )
-
-
-def _place(address: Mapping[str, Any]) -> int:
-    """A number for an address, so that different allocations are far from each other."""
-    return int(address["address"]) + (hash(address.get("handle", "")) << 64)

@@ -19,15 +19,14 @@ from typing import Any
 
 import torch
 
-from warpcall_kernels.measuring._calls.memory import Sets
-from warpcall_kernels.measuring._calls.timed import (
+from warpcall_kernels.execution.memory import Sets
+from warpcall_kernels.execution.timed import (
     Call,
     HowTimed,
     Inputs,
     Row,
     Tight,
     Timed,
-    by_set,
     run_calls,
 )
 from warpcall_kernels.op.launch import end_failed_capture
@@ -46,7 +45,7 @@ ROW_CALLS = 20  # calls captured in one graph, for consecutive calls
 MAX_CPU_CACHE = 32 << 20  # assumed size of a CPU's last-level cache, if it is larger or unknown
 KEPT = 4  # calls of a block whose outputs are kept until they are compared
 TIGHT_US = 5000  # of calls without pauses, so that the start of their block is a small part
-MOST_TIGHT = 32  # such calls; the outputs of all of them are kept
+MOST_TIGHT = 1024  # such calls; the outputs of all of them are kept
 
 
 class Clock:
@@ -217,20 +216,14 @@ class CudaClock(Clock):
         return Row(run, replays * calls)
 
     def tightly(self, timed: Timed, most: int) -> Tight:
-        if timed.repeats > 1:
-
-            def sample() -> None:
-                self._run_sample(timed, 0, 0)
-                self.synchronize()
-
-            stays = timed.replay is not None
-            return Tight(sample, timed.repeats, False, stays, lambda: by_set(timed))
+        flushes = timed.repeats == 1  # many short calls exceed the cache together
         count = max(2, min(most, MOST_TIGHT, int(TIGHT_US / max(timed.rough_us, 1))))
         kept: list[tuple[int, Any]] = []
 
         def calls() -> None:
             for i in range(count):
-                self._flush.zero_()
+                if flushes:
+                    self._flush.zero_()
                 kept.append((i % len(timed.sets), timed.call(timed.sets[i % len(timed.sets)])))
 
         graph = torch.cuda.CUDAGraph()
@@ -254,7 +247,7 @@ class CudaClock(Clock):
             self.synchronize()
 
         run()
-        return Tight(run, count, True, stays, lambda: kept)
+        return Tight(run, count, flushes, stays, lambda: kept)
 
     def flush_us(self) -> float:
         """The time in us in which the cache is overwritten."""

@@ -6,17 +6,34 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-from warpcall_kernels.measuring._result import Status
+Status = Literal[
+    "ok",
+    "error",
+    "wrong_result",
+    "compile_error",
+    "oom",
+    "cuda_error",
+    "invalid",
+    "timeout",
+    "crashed",
+    "unchecked",
+]
 
 MAX_ERROR_CHARS = 500
 MAX_TRACEBACK_BYTES = 4096
 HEAD_BYTES = 1536  # of a traceback that is too long: the rest that is kept is its end
 CUT = "\n... (shortened)\n"
 # Code between a job and an implementation. A traceback begins after the frames of these packages.
-CALLERS = ("warpcall_kernels.measuring", "warpcall_service", "importlib")
+CALLERS = (
+    "warpcall_kernels.execution",
+    "warpcall_kernels.measuring",
+    "warpcall_service",
+    "importlib",
+)
 
 
 def class_of(error: BaseException) -> Status:

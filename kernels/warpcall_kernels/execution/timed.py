@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from warpcall_kernels.measuring._calls.inputs import PLACES
+from warpcall_kernels.execution.inputs import PLACES
 
 Inputs = Mapping[str, Tensor]
 Call = Callable[[Inputs], Any]
@@ -124,11 +124,3 @@ def run_calls(timed: Timed, which: int, place: int | None) -> None:
         result = timed.call(timed.sets[number])
         if place is not None:
             timed.kept.append((place_of(place, number), result))
-
-
-def by_set(timed: Timed) -> list[tuple[int, Any]]:
-    """What the calls of a sample that began with the first set returned, by set."""
-    if timed.replay is not None:
-        return [*enumerate(timed.captured)]
-    last = range(timed.repeats)[-len(timed.kept) :]
-    return [(number, result) for number, (_, result) in zip(last, timed.kept, strict=True)]

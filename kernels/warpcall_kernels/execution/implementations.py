@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels.measuring._calls.outputs import parts_of
-from warpcall_kernels.measuring._failures import first_line
-from warpcall_kernels.measuring._processes.process import RemoteProcess
-from warpcall_kernels.measuring._spec import JobCase, op_of
+from warpcall_kernels.execution.failures import first_line
+from warpcall_kernels.execution.outputs import parts_of
+from warpcall_kernels.execution.process import RemoteProcess
+from warpcall_kernels.execution.spec import JobCase, op_of
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_kernels.op.errors import InvalidInput
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels._transpose.strides import reach
-from warpcall_kernels.measuring._spec import CODES, DTYPES
+from warpcall_kernels.execution.spec import CODES, DTYPES
 from warpcall_kernels.op.cases import Sample
 from warpcall_kernels.op.launch import VECTOR_BYTES
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring._calls.executor import Outputs
-from warpcall_kernels.measuring._calls.inputs import Values
-from warpcall_kernels.measuring._calls.outputs import Wrong, parts_of
-from warpcall_kernels.measuring._spec import JobCase
+from warpcall_kernels.execution.executor import Outputs
+from warpcall_kernels.execution.inputs import Values
+from warpcall_kernels.execution.outputs import Wrong, parts_of
+from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.op.cases import Sample
 from warpcall_kernels.op.compare import Comparison, widened
 

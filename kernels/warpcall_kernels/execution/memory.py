@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from warpcall_kernels.measuring._calls.inputs import SENTINEL
+from warpcall_kernels.execution.inputs import SENTINEL
 from warpcall_kernels.op.declaration import Meta
 
 COPY_UNIT = 4096  # bytes; 67 MB and 48 bytes take 51 us on an H200, 67 MB 34

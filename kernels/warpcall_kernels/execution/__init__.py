@@ -1,0 +1,1 @@
+"""Calls implementations of an op, in this process or in another one: inputs, outputs, clocks."""

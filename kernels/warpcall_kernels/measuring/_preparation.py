@@ -1,0 +1,100 @@
+"""What is done before the rounds: results are checked, and calls are prepared to be timed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from warpcall_kernels.execution.check import DRAWS, Expected, draw
+from warpcall_kernels.execution.clock import LONG_FACTOR, SWAPPED, Clock
+from warpcall_kernels.execution.implementations import LIMIT
+from warpcall_kernels.execution.inputs import Pool, values_of
+from warpcall_kernels.execution.memory import Sets, copy_source
+from warpcall_kernels.execution.spec import JobCase
+from warpcall_kernels.measuring._blocks import Blocks, check_inputs
+from warpcall_kernels.measuring._candidates import Candidate, failing
+
+Report = Callable[..., Any]
+
+
+def check_results(
+    case: JobCase,
+    candidates: Sequence[Candidate],
+    blocks: Blocks,
+    device: torch.device,
+    report: Report,
+) -> None:
+    """Check each implementation against the reference, with random inputs."""
+    for _ in range(DRAWS):
+        seed = secrets.randbits(48)
+        values = values_of(draw(case.inputs, seed, device))
+        expected = Expected(case, values, device)
+        for c in candidates:
+            if c.executor is not None and c.status == "ok":
+                report("correctness", implementation=c.name)
+                with failing(c):
+                    c.executor.write(0, values)
+                    outputs, c.peak_bytes = c.executor.call()
+                    expected.check(outputs, f"seed {seed}")
+                    check_inputs(c)
+                    del outputs
+                blocks.stop_if_lost(c)
+        report("correctness")  # the next draw and its reference belong to no candidate
+    blocks.free()
+
+
+def prepare(
+    case: JobCase,
+    candidates: Sequence[Candidate],
+    blocks: Blocks,
+    clock: Clock,
+    pool: Pool,
+    report: Report,
+) -> int:
+    """Prepare the timing of candidates. If one of them is short, all are timed as short ones.
+
+    Returns:
+        The compulsory traffic of the case in bytes.
+    """
+    first, device = pool.at(0), clock.device
+    nbytes = case.op.bytes_moved(**first.tensors, **case.params)
+    for c in candidates:
+        if c.status != "ok":
+            continue
+        report("preparing", implementation=c.name)
+        with failing(c):
+            if c.executor is None:
+                c.sets = Sets(lambda: {"x": copy_source(nbytes, device)})
+                c.timed = clock.ready(lambda inputs: inputs["x"].clone(), c.sets)
+            else:
+                for which in range(SWAPPED):
+                    c.executor.write(which, first)
+                c.executor.ready()
+            blocks.estimate(c)
+        blocks.stop_if_lost(c)
+    _shorten(candidates, blocks, clock)
+    for c in candidates:
+        if c.is_timed and c.remote is not None and device.type == "cuda":
+            with failing(c):
+                c.remote.tighten()
+            blocks.stop_if_lost(c)
+    return nbytes
+
+
+def _shorten(candidates: Sequence[Candidate], blocks: Blocks, clock: Clock) -> None:
+    timed = [c for c in candidates if c.is_timed]
+    rough_us = [c.ready.rough_us for c in timed if c.name != LIMIT]
+    if min(rough_us, default=0) >= clock.short_us:
+        return
+    for c in timed:
+        if c.ready.rough_us <= LONG_FACTOR * clock.short_us:
+            with failing(c):
+                if c.executor is not None:
+                    c.executor.shorten()
+                elif c.timed is not None:
+                    clock.shorten(c.timed, c.sets)
+                blocks.estimate(c)
+            blocks.stop_if_lost(c)

@@ -1,1 +1,0 @@
-"""Implementations that run in other processes, because their code was uploaded."""
