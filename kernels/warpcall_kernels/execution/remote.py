@@ -240,6 +240,11 @@ class RemoteExecutor:
         """Let the process wait without taking time from others, until the next request."""
         self._process.stop()
 
+    def end(self) -> None:
+        """End the process."""
+        self._window.close()
+        self._process.end()
+
     def close(self) -> None:
         """Give up what was opened in the other process."""
         self._window.close()

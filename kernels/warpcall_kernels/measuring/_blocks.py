@@ -29,6 +29,8 @@ Lease = Callable[[], AbstractContextManager[float | None]]
 BLOCK_US = 200_000  # of timed work queued at a time, unless the lease allows less
 CHECK_SHARE = 0.25  # of the time of rounds, for comparing outputs of timed calls
 CHECK_S = 0.02  # for those of one implementation after one block
+QUIET = 1.3  # times as long as alone may work of ours take while uploads stand still
+QUIET_EVERY = 8  # blocks, on average, between two checks of that
 FEWEST_CHECKS = 4  # compared outputs of each implementation, however long that takes
 
 
@@ -61,6 +63,7 @@ class Blocks:
         self.observer = Observer()
         self.block_us: float = BLOCK_US
         self.check_s = 0.0
+        self._quiet_us = clock.flush_us()  # of work of our own, while nothing else runs
 
     @contextlib.contextmanager
     def leased(self) -> Iterator[float]:
@@ -90,9 +93,32 @@ class Blocks:
                 count = self._fitting(samples, block_us)
                 block, samples = samples[:count], samples[count:]
                 samples_us = self._take_block(block)
+                if self._random.random() < 1 / QUIET_EVERY:
+                    self._check_quiet()
             self._check_block([*{id(c): c for c in map(self._candidate_of, block)}.values()], begin)
             rounds.take(block, samples_us, self.observer.disturbance())
             yield
+
+    def _check_quiet(self) -> None:
+        """Check that no upload uses a GPU while its calls are over, which would slow the others.
+
+        All processes of uploads stand still between their blocks, but a kernel may run on. Then it
+        shares the device with work of ours, which takes longer. Nothing tells whose kernel it is.
+
+        Raises:
+            Dropped: it does. All uploads of this measurement have failed then.
+        """
+        remotes = [c for c in self.columns if c.remote is not None and c.status == "ok"]
+        if self._device.type != "cuda" or not remotes:
+            return
+        if min(self._clock.flush_us() for _ in range(TRIALS)) <= QUIET * self._quiet_us:
+            return
+        for c in remotes:
+            assert c.remote is not None
+            c.remote.end()
+            c.status = "invalid"
+            c.error = "work of this upload, or of another one in the job, ran on beside other calls"
+        raise Dropped
 
     def take_tight(self, c: Candidate) -> None:
         """Let another process make calls while our clock runs, and compare their outputs.
