@@ -1,4 +1,4 @@
-"""The side of a process that runs uploaded code: it calls and times what it is told to.
+"""The side of a process that runs uploaded code: it makes the requested calls, and times them.
 
 The process that measures sends requests (`remote`). All that this process answers is its
 own word about itself: it says how long its calls took, and where its inputs and outputs lie. The
@@ -213,7 +213,7 @@ class _Call:
         self._clock = clock
         self._tight: Tight | None = None
         self._row: Row | None = None
-        self._told = 0  # sets of inputs that the other process knows
+        self._announced = 0  # sets of inputs that the other process knows
 
     def do_pool(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory for the values that are written before timed calls; answers where it lies."""
@@ -293,8 +293,8 @@ class _Call:
     def inputs(self, count: int) -> dict[str, Any]:
         """Where the sets of inputs lie that the other process does not know yet."""
         self._sets.first(count)
-        new = self._sets.buffers[self._told :]
-        self._told = len(self._sets.buffers)
+        new = self._sets.buffers[self._announced :]
+        self._announced = len(self._sets.buffers)
         return {"new": [{n: address_of(b.bytes) for n, b in one.items()} for one in new]}
 
     def _forget(self) -> Timed:

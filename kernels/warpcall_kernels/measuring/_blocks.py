@@ -181,16 +181,16 @@ class Blocks:
         On a GPU a change of the process costs a tenth of a millisecond, so that it takes all its
         samples of the block at once. On a CPU the order is the one that was drawn.
         """
-        turns: list[tuple[object, list[int]]] = []
+        batches: list[tuple[object, list[int]]] = []
         for place, sample in enumerate(block):
             process = self._candidate_of(sample).remote
-            known = turns[-1:] if self._device.type == "cpu" else turns
+            known = batches[-1:] if self._device.type == "cpu" else batches
             places = next((found for key, found in known if key is process), None)
             if places is None:
-                turns.append((process, places := []))
+                batches.append((process, places := []))
             places.append(place)
         samples_us = [float("nan")] * len(block)
-        for _, places in turns:
+        for _, places in batches:
             work = [
                 (self._candidate_of(block[i]), block[i].inputs, self._new_place()) for i in places
             ]

@@ -259,7 +259,9 @@ def test_a_deleted_problem_is_kept_for_the_jobs_that_wait(lab: Lab) -> None:
 
 
 def test_a_problem_that_cannot_be_loaded_in_its_job_makes_the_job_invalid(lab: Lab) -> None:
-    fickle = f"import os\nif 'upload_main' in ' '.join(os.sys.argv):\n    raise ValueError(5)\n{SCALE}"
+    fickle = (
+        f"import os\nif 'upload_main' in ' '.join(os.sys.argv):\n    raise ValueError(5)\n{SCALE}"
+    )
     broken = SCALE.replace("    return x *", "    assert x.is_meta, 'not today'\n    return x *")
     with lab.http("ann") as ann:
         added_problem(ann, fickle, name="fickle")
