@@ -48,7 +48,8 @@ def check(
 
     These are all dtypes, layouts, NaN and infinities, empty tensors, one element, odd sizes and
     long rows. Nothing is timed. Without a GPU, Triton interprets the kernel; what only a GPU can run
-    is not checked. The exit code is 1 if a result is wrong or missing, or if none could be checked.
+    is not checked. The exit code is 1 if a result is wrong or missing, or if none of an upload could
+    be checked.
 
     \b
     warpcall check permute --mine my_permute.py

@@ -214,7 +214,9 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
     """Write the end of a run: the job ends, or is queued again if the run was interrupted.
 
     A job that measured all its cases succeeded only if each implementation is valid in each case.
-    If some are not, the job is partial. If none is in any case, the job failed.
+    If some are not, the job is partial. If none is in any case, the job failed. A job that only
+    checks results also succeeded if nothing is wrong and each implementation is right in some case:
+    its detail counts the results that could not be checked.
 
     Args:
         counts: as for `interrupt`.
@@ -231,10 +233,11 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
             exit_class = _worst(found.distinct)
             state = "invalid" if exit_class == "invalid" else "failed"
             checked = job.precision == "check"
-            lacks = "is right" if checked else "could be measured"
+            lacks = "is known to be right" if checked else "could be measured"
             detail = f"no implementation {lacks} in any case"
         elif found.distinct != {"ok"}:
-            exit_class, state = _worst(found.distinct), "partial"
+            if job.precision != "check" or not found.passed:
+                exit_class, state = _worst(found.distinct), "partial"
             detail = _failures(found)
     end_job(session, job, state, exit_class, detail, took_ms)
 
@@ -324,6 +327,12 @@ class _Statuses(NamedTuple):
     def distinct(self) -> set[str]:
         """The statuses that occur."""
         return {status for counts in self.numbers.values() for status in counts}
+
+    @property
+    def passed(self) -> bool:
+        """Whether each implementation is right in some case, and no worse than unchecked in others."""
+        each = [{*counts} for counts in self.numbers.values()]
+        return all("ok" in found and found <= {"ok", "unchecked"} for found in each)
 
 
 def _statuses(session: Session, job: Job) -> _Statuses:

@@ -134,9 +134,10 @@ def facts(job: Job, caller: Caller) -> dict[str, Any] | None:
 
 
 def remarks(job: Job) -> list[str]:
-    """What a reader should know about all results of a job: which implementations failed, and
-    whether there was a GPU."""
-    return [*([job.detail] if job.state == "partial" else []), *device_remarks(job)]
+    """What a reader should know about all results of a job: which implementations failed or were not
+    checked, and whether there was a GPU."""
+    detail = [job.detail] if job.detail and job.state in ("partial", "succeeded") else []
+    return [*detail, *device_remarks(job)]
 
 
 def device_remarks(job: Job) -> list[str]:

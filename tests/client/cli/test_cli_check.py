@@ -123,6 +123,14 @@ def test_what_needs_a_gpu_is_not_wrong_but_something_must_be_checked(
     assert warpcall("check", "permute", "--mine", "mine.py").code == code
 
 
+def test_an_upload_that_could_be_checked_nowhere_has_not_passed_because_another_has(
+    lab: LabServer, warpcall: Command
+) -> None:
+    lab.rows = [*RIGHT, row("ann/other", case="permute x=U8[8,8]", status="unchecked")]
+
+    assert warpcall("check", "permute", "--mine", "mine.py").code == 1
+
+
 def test_a_benchmark_checks_its_own_cases_of_the_upload_alone(
     lab: LabServer, warpcall: Command
 ) -> None:

@@ -100,7 +100,35 @@ def test_a_job_without_any_time_is_not_partial(status: str, state: str, store: S
 def test_a_check_in_which_nothing_is_right_says_so(store: Store) -> None:
     job = run(store, {"mine": ["wrong_result"]}, without_times=True, precision="check")
 
-    assert ended(job) == ("failed", "wrong_result", "no implementation is right in any case")
+    assert ended(job) == (
+        "failed",
+        "wrong_result",
+        "no implementation is known to be right in any case",
+    )
+
+
+def test_a_check_in_which_nothing_is_wrong_succeeded_and_counts_what_was_not_checked(
+    store: Store,
+) -> None:
+    statuses = {"mine": ["ok", "unchecked", "unchecked"], "torch": ["ok"] * 3}
+
+    job = run(store, statuses, without_times=True, precision="check")
+
+    detail = "mine is not known to be right in 2 of 3 cases: unchecked in 2"
+    assert ended(job) == ("succeeded", "ok", detail)
+    assert results.remarks(job) == [detail]
+
+
+@pytest.mark.parametrize("statuses", [["unchecked", "unchecked"], ["unchecked", "wrong_result"]])
+def test_a_check_of_which_an_implementation_is_right_nowhere_or_wrong_somewhere_is_partial(
+    statuses: list[str], store: Store
+) -> None:
+    rows = {"torch": ["ok", "ok"], "mine": statuses}
+
+    job = run(store, rows, without_times=True, precision="check")
+
+    assert job.state == "partial"
+    assert job.detail.startswith("mine is not known to be right in 2 of 2 cases: ")
 
 
 def test_every_status_of_a_row_is_an_exit_class(store: Store) -> None:
