@@ -43,3 +43,16 @@ WRONG = "def permute(x, dims):\n    return x.permute(dims).contiguous() + 1\n"
 
 # Without torch, so that its check is fast.
 SHORT = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
+
+# Takes so long that the server's own clock confirms its times on a CPU, too.
+LONG = """
+import time
+
+
+def permute(x, dims):
+    until = time.perf_counter() + 0.002
+    out = x.permute(dims).contiguous()
+    while time.perf_counter() < until:
+        out = x.permute(dims).contiguous()
+    return out
+"""

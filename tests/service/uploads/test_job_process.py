@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.uploads.sources import PLAIN, TRITON, WRONG
+from tests.service.uploads.sources import LONG, PLAIN, TRITON, WRONG
 from tests.service.worker.processes import frames_of_job
 from warpcall_service.runs.messages import Task
 
@@ -51,7 +51,12 @@ def permute(x, dims):
 
 
 def test_uploads_are_timed_beside_the_shipped_implementations(tmp_path: Path) -> None:
-    sources = {"ann/plain": PLAIN, "ann/fast@3f2a91c0": TRITON, "bob/asks": ASKS}
+    sources = {
+        "ann/plain": PLAIN,
+        "ann/long": LONG,
+        "ann/fast@3f2a91c0": TRITON,
+        "bob/asks": ASKS,
+    }
 
     found = measured(tmp_path, sources, "warpcall")
 
@@ -59,7 +64,8 @@ def test_uploads_are_timed_beside_the_shipped_implementations(tmp_path: Path) ->
         ("warpcall", *sources), ("ok", None)
     )
     assert found["ann/fast@3f2a91c0"]["tags"] == ["interpreted"]
-    assert found["ann/plain"]["tags"] == found["warpcall"]["tags"] == []
+    assert found["ann/long"]["tags"] == found["warpcall"]["tags"] == []
+    assert {*found["ann/plain"]["tags"]} <= {"unconfirmed"}, "it is too short for our clock"
     assert list(tmp_path.iterdir()) == [], "the sources were deleted"
 
 

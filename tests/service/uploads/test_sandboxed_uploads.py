@@ -21,7 +21,7 @@ from tests.service.uploads.requests import (
     upload,
     uploaded,
 )
-from tests.service.uploads.sources import SHORT, TRITON
+from tests.service.uploads.sources import LONG, TRITON
 from tests.waiting import until
 
 pytestmark = needs_bubblewrap
@@ -57,7 +57,7 @@ def test_a_triton_kernel_is_checked_and_timed_in_the_sandbox(lab: Lab, tell: str
         environment = ann.get(f"{PATH}/environment").json()
         outside = problem_of(upload(ann, f"{tell}\n"), 422, "invalid-input", "source")
         uploaded(ann, TRITON, name="kernel")
-        uploaded(ann, SHORT, name="plain")
+        uploaded(ann, LONG, name="plain")
         job = ended(ann, submit(ann, implementations=["ann/kernel", "ann/plain", "torch"]))
         rows = results(ann, job)["measurements"]
 
