@@ -134,7 +134,8 @@ def addresses(found: Any) -> list[Address]:
 
 def place(address: Address) -> int:
     """A number for an address, so that different allocations are far from each other."""
-    return int(address["address"]) + (hash(address.get("handle", "")) << 64)
+    allocation = int(address.get("handle", "").encode().hex() or "0", 16)
+    return int(address["address"]) + (allocation << 64)
 
 
 def _is_count(value: Any, most: int) -> bool:

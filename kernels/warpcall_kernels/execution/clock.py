@@ -38,6 +38,7 @@ MAX_ROTATED = 64  # calls in one sample
 SWAPPED = 2  # sets of inputs for calls that are not short
 WAIT_US = 100  # of waiting on the device, in which the CPU queues the sample
 CYCLES_PER_US = 2000  # of the device; an upper bound
+FILL_US = 30  # in which the CPU queues the copy of new values into one input
 TRIALS = 5
 MOST_QUEUED = 1000  # calls, or graphs
 LONG_US = 20_000  # for longer calls, the first one is not noticeably slower
@@ -270,7 +271,10 @@ class CudaClock(Clock):
             run_calls(timed, which, place)
 
     def _wait_cycles(self, timed: Timed) -> int:
-        queued_us = 10 if timed.replay is not None else timed.host_us * timed.repeats
+        queued_us: float = 10
+        if timed.replay is None:
+            filled = timed.repeats * len(timed.sets[0]) if timed.fill is not None else 0
+            queued_us = timed.host_us * timed.repeats + FILL_US * filled
         return math.ceil(CYCLES_PER_US * max(WAIT_US, min(1.5 * queued_us, 20_000)))
 
     def _join(self, timed: Timed) -> None:

@@ -45,13 +45,13 @@ class BufferSets(Sets):
         self.buffers = buffers
         self.layouts = layouts
         self.written: dict[int, tuple[object, Values]] = {}  # by whom, and what, by set
-        self.places: dict[int, int] = {}  # in the pool, of the values of sets
+        self.filled: dict[int, tuple[object, int]] = {}  # for whom, and from which place
 
     def write(self, which: int, values: Values, whose: object = None) -> None:
         """Write values into a set, for a call of somebody."""
         self.first(which + 1)
         self.written[which] = whose, values
-        self.places.pop(which, None)
+        self.filled.pop(which, None)
         for name, flat in values.flat.items():
             self.buffers[which][name].write(flat)
 
@@ -177,15 +177,17 @@ class Executor:
         """Give up what was kept."""
         self.timed, self._last, self.raised = None, (), None
         self._sets.written.clear()
+        self._sets.filled.clear()
 
     def _fill(self, number: int, place: int) -> None:
+        """Write the values of a place of the pool into a set, unless they are there."""
         assert self.pool is not None
-        values = self.pool.at(place)
-        if self._sets.places.get(number) == place:
-            self._sets.written[number] = self, values
+        if self._sets.filled.get(number) == (self, place):
             return
-        self._sets.write(number, values, self)
-        self._sets.places[number] = place
+        if self._sets.filled.get(number, (None, None))[1] != place:
+            self._sets.write(number, self.pool.at(place), self)
+        self._sets.filled[number] = self, place
+        self._sets.written[number] = self, self.pool.at(place)
 
     def _call(self, inputs: Inputs) -> Any:
         try:

@@ -69,14 +69,14 @@ def check_extents(outputs: Sequence[Extent], taken: Sequence[Extent] = ()) -> No
     """
     marked = [(begin, begin + n, False, name) for name, begin, n in taken if n]
     marked += [(begin, begin + n, True, name) for name, begin, n in outputs if n]
-    reach: dict[bool, tuple[int, str]] = {False: (0, ""), True: (0, "")}  # end of those before
+    reach: dict[bool, tuple[int, str]] = {}  # the furthest end of outputs, and of others, so far
     for begin, end, is_output, name in sorted(marked):
         for other_is_output, (before, other) in reach.items():
             if (is_output or other_is_output) and begin < before:
                 mine, theirs = (name, other) if is_output else (other, name)
                 theirs = "the result of another call" if mine == theirs else theirs
                 raise Wrong(f"{mine} must have memory of its own, it shares some with {theirs}")
-        reach[is_output] = max(reach[is_output], (end, name))
+        reach[is_output] = max(reach.get(is_output, (end, name)), (end, name))
 
 
 def extent_of(t: Tensor) -> tuple[int, int]:
