@@ -87,6 +87,7 @@ class RemoteExecutor:
         self._over_us: list[float] = []  # our clock around a call, less its claim
         self._pings_us: list[float] = []  # our clock around requests for nothing
         self._tight_us: list[float] = []  # our clock around calls without pauses
+        self._answer_us = 0.0  # of a request for nothing, before the last calls without pauses
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
         process.begin(deadlines)
@@ -176,16 +177,31 @@ class RemoteExecutor:
         """Prepare calls without pauses, whose time this process measures."""
         self._learn(self._ask("tighten", self._many_s(100), "the capture of its calls"))
 
+    def hold(self) -> None:
+        """Stop the process until `take_tight`, so that it computes nothing from values that are
+        written meanwhile. The time of an answer is measured before, as each request resumes it.
+        """
+        answers_us = []
+        for _ in range(PINGS):
+            self.stop()
+            begin = time.perf_counter_ns()
+            self._ask("ping", self._deadlines.call_s, "an answer")
+            answers_us.append((time.perf_counter_ns() - begin) / 1000)
+        self._answer_us = min(float(np.median(answers_us)), MOST_LATENCY_US[self._device.type])
+        self.stop()
+
     def take_tight(self) -> list[tuple[int, Outputs]]:
-        """Let calls run without pauses while our clock runs, and return their outputs."""
+        """Let calls run without pauses while our clock runs, and return their outputs.
+
+        Call `hold` before, and then write all sets of inputs.
+        """
         known = self._known
-        latency_us = self._latency_us()
         begin = time.perf_counter_ns()
         answer = self._ask("tight", self._many_s(known.count), "its timed calls")
         spent_us = (time.perf_counter_ns() - begin) / 1000
         self.stop()
         flushed_us = known.count * self._clock.flush_us() if known.flushes else 0.0
-        self._tight_us.append((spent_us - latency_us - flushed_us) / known.count)
+        self._tight_us.append((spent_us - self._answer_us - flushed_us) / known.count)
         found = answer.get("results", known.tight_results)
         return self._read_results(found, range(len(self._addresses)))
 
@@ -328,11 +344,6 @@ class RemoteExecutor:
                 waited_ns += int(Path(file).read_text().split()[1])
         return waited_ns / 1000
 
-    def _latency_us(self) -> float:
-        """The time in us of an answer to a request for nothing."""
-        median_us = float(np.median([self._ping_us() for _ in range(PINGS)]))
-        return min(median_us, MOST_LATENCY_US[self._device.type])
-
     def _ping_us(self) -> float:
         begin = time.perf_counter_ns()
         self._ask("ping", self._deadlines.call_s, "an answer")
@@ -346,6 +357,8 @@ class RemoteExecutor:
         self._add_sets(answer)
         with self._sound("an answer about its calls"):
             self.facts = answers.facts(answer)
+            if self.facts.sets > len(self._addresses):
+                raise answers.Unsound
 
     def _add_sets(self, answer: dict[str, Any]) -> None:
         with self._sound("an answer about its inputs"):

@@ -128,6 +128,8 @@ class Blocks:
         """
         assert c.remote is not None
         with failing(c):
+            with self.leased():
+                c.remote.hold()
             written = [self._pool.at(self._new_place()) for _ in range(c.remote.sets)]
             for which, values in enumerate(written):
                 c.remote.write(which, values)
