@@ -86,7 +86,13 @@ def prepare(
 
 def _shorten(candidates: Sequence[Candidate], blocks: Blocks, clock: Clock) -> None:
     timed = [c for c in candidates if c.is_timed]
-    rough_us = [c.ready.rough_us for c in timed if c.name != LIMIT]
+    # What an upload says of its time does not decide how the others are timed.
+    least_us = min((c.ready.rough_us for c in timed if c.name == LIMIT), default=0.0)
+    rough_us = [
+        c.ready.rough_us if c.remote is None else max(c.ready.rough_us, least_us)
+        for c in timed
+        if c.name != LIMIT
+    ]
     if min(rough_us, default=0) >= clock.short_us:
         return
     for c in timed:
