@@ -35,6 +35,7 @@ from warpcall_service.settings import Settings
 REAPER_MODULE = "warpcall_service.runs.reaper"
 JOB_MODULE = "warpcall_service.worker.job_main"
 WATCH_POLL_S = 0.1
+UPLOAD_END_S = 5.0  # to end an upload's process whose call has exceeded its deadline
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
 # The time in which a reaper ends the job, and some for its report.
 REAPER_REPORT_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
@@ -262,6 +263,9 @@ class Run:
     async def _watch(self) -> None:
         """End the run if it hangs, keeps the device too long, or takes too long altogether."""
         settings = self._settings
+        block_s = settings.job_block_s
+        if self._task["uploads"] or self._task["problem"]:  # a call that hangs is ended before
+            block_s = max(block_s, settings.upload_call_s + UPLOAD_END_S)
         now = resumed = time.monotonic()
         while True:
             before = now
@@ -274,11 +278,8 @@ class Run:
             quiet_s = 0.0 if self._waiting_for_device else now - self._last_message
             since = self._lease.since
             held_s = 0.0 if since is None else now - max(since, resumed)
-            if held_s > settings.job_block_s:
-                self.stop(
-                    "timeout",
-                    f"it kept the device for more than {settings.job_block_s:g} s at a time",
-                )
+            if held_s > block_s:
+                self.stop("timeout", f"it kept the device for more than {block_s:g} s at a time")
             elif not self._ready:
                 if now - self._began > settings.start_timeout_s:
                     self.stop("timeout", f"it did not start within {settings.start_timeout_s:g} s")
