@@ -124,7 +124,7 @@ def test_a_request_for_a_job_says_what_it_asks_for() -> None:
 
     assert request.to_dict() == {"op": "permute", "sweep": {"dtypes": ["BF16"]}, "fresh": True}
     assert repr(request) == "JobRequest('permute', sweep={'dtypes': ['BF16']}, fresh=True)"
-    with pytest.raises(InvalidInput, match=r"quick, standard or publish, got 'fast'"):
+    with pytest.raises(InvalidInput, match=r"quick, standard, publish or check, got 'fast'"):
         JobRequest("permute", precision="fast")  # type: ignore[arg-type]
 
 
@@ -184,7 +184,7 @@ def test_a_choice_that_does_not_exist_is_refused_at_once_with_the_choices() -> N
     wrong: Any = {"precision": "fast"}
 
     with Client("http://127.0.0.1:1", retries=0) as gpu:
-        with pytest.raises(InvalidInput, match=r"quick, standard or publish, got 'fast'"):
+        with pytest.raises(InvalidInput, match=r"quick, standard, publish or check, got 'fast'"):
             gpu.jobs.submit("permute", **wrong)
         with pytest.raises(InvalidInput, match=r"priority must be high, normal or low"):
             gpu.jobs.preview("permute", priority="urgent")  # type: ignore[arg-type]
