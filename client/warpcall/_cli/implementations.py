@@ -130,6 +130,8 @@ def _facts(found: ImplementationDetails) -> Iterator[str]:
     yield f"{found.name}@{found.version}: {found.function} for {found.op}, {readers}"
     if found.doc:
         yield one_line(found.doc)
+    for one in found.odd_cases:
+        yield f"on a {one.device.upper()} it {one_line(one.text)}"
     yield from version_lines(found.versions)
 
 

@@ -11,7 +11,7 @@ here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from warpcall.jobs import Payload
@@ -74,6 +74,64 @@ class ImplementationVersion(Payload):
     """Size of the source in bytes of UTF-8."""
 
 
+DeviceKind = Literal["gpu", "cpu"]
+
+WRONG_IN_ODD_CASES = "wrong in odd cases"
+"""Tag of rows of an uploaded version that was wrong in some odd case of its op, or crashed or hung
+there. Its results in the case of the row are right and its time is valid, so it keeps its verdict.
+Boards do not rank it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddCases(Payload):
+    """What was found when a version was checked in the odd cases of its op on a kind of device.
+
+    The server does so before it times a version for the first time, for at most some seconds.
+    """
+
+    device: DeviceKind
+    """The kind of device. On "cpu" only some small cases are checked."""
+    right: int
+    """Number of cases with a right result."""
+    wrong: int
+    """Number of cases with a wrong result."""
+    failed: int
+    """Number of cases in which a call crashed, hung, or made the device fail."""
+    raised: int
+    """Number of cases in which the function raised an exception. It returned no result there, so
+    these cases are not counted as wrong."""
+    not_checked: int
+    """Number of cases for which there was no time, or which need a GPU and there was none."""
+    first_case: str | None
+    """Key of the first case that was wrong or failed; null if there is none."""
+    first_reason: str | None
+    """What was wrong in that case, for readers; null if there is none."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the version was wrong or failed in some case."""
+        return self.wrong + self.failed > 0
+
+    @property
+    def text(self) -> str:
+        """The outcome in words that follow the name of the implementation."""
+        checked = self.right + self.wrong + self.failed + self.raised
+        what = f"of {checked} odd case{'s' * (checked != 1)}"
+        found = [f"is wrong in {self.wrong}"] if self.wrong else []
+        found += [f"crashes or hangs in {self.failed}"] if self.failed else []
+        if not self.is_wrong:
+            found.append(f"is right in {self.right}")
+        if self.raised:
+            found.append(f"raises an exception in {self.raised}")
+        last = found.pop()
+        text = f"{', '.join(found)} and {last} {what}" if found else f"{last} {what}"
+        if self.not_checked:
+            text += f" ({self.not_checked} more were not checked)"
+        if self.first_case is not None:
+            text += f", first: {self.first_case}: {self.first_reason}"
+        return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImplementationDetails(Implementation):
     """One version of an uploaded implementation with its source; see Implementation for its other
@@ -83,6 +141,9 @@ class ImplementationDetails(Implementation):
     """The Python source as it was uploaded."""
     versions: list[ImplementationVersion]
     """All versions of this name, the latest first."""
+    odd_cases: list[OddCases] = field(default_factory=list)
+    """What checks of this version in the op's odd cases found, one for each kind of device; empty
+    before a job has timed it."""
 
 
 @dataclass(frozen=True, kw_only=True)

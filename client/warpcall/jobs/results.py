@@ -123,7 +123,8 @@ class Measurement(Payload):
     """Energy of a call in millijoules; null where the device does not report it."""
     tags: list[str]
     """What a reader should know about this row. There is no verdict on a row with "suspect",
-    "interpreted" or "unconfirmed"."""
+    "interpreted" or "unconfirmed". One with "wrong in odd cases" keeps its verdict and has no
+    rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +330,7 @@ class BoardEntry(Payload):
 
     rank: int | None
     """1 for the leaders. Implementations without a real difference share a rank. Null for results
-    whose times are no basis for a verdict."""
+    whose times are no basis for a verdict, and of versions that are wrong in odd cases."""
     implementation: str
     """Name of the implementation."""
     median_us: float

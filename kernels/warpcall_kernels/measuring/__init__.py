@@ -29,6 +29,7 @@ from warpcall_kernels.measuring._installed import describe_installed
 from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
 from warpcall_kernels.measuring._measure import Progress, measure
 from warpcall_kernels.measuring._observe import minor_number
+from warpcall_kernels.measuring._odd import OddCases, check_odd_cases
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
 from warpcall_kernels.measuring._profile import ProfileFailed, prepared, trace
 from warpcall_kernels.measuring._result import (
@@ -55,6 +56,7 @@ __all__ = [
     "Lease",
     "Loaded",
     "Masked",
+    "OddCases",
     "Peer",
     "Precision",
     "ProfileFailed",
@@ -65,6 +67,7 @@ __all__ = [
     "RemoteProcess",
     "StartPeer",
     "between_runs",
+    "check_odd_cases",
     "class_of",
     "compare_runs",
     "count",

@@ -32,6 +32,7 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.results import case_fields, facts, measurements, remarks, unpacked
 from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.uploads import odd_cases
 
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
 MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}
@@ -78,12 +79,13 @@ def begin(
     """
     job = submissions.find(session, caller, job_id)
     found = measured(session, job)
+    known = [*remarks(job), *odd_cases.remarks(session, job)]
     if form == "json":
-        return _json_steps(job, found, samples, facts(job, caller))
+        return _json_steps(job, found, known, samples, facts(job, caller))
     if form == "csv":
         return _row_steps(_Csv(), job, found)
     if form == "markdown":
-        return _row_steps(_Markdown(job), job, found)
+        return _row_steps(_Markdown(job, known), job, found)
     return _row_steps(_Parquet(), job, found)
 
 
@@ -115,14 +117,18 @@ def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
 
 
 def _json_steps(
-    job: Job, cases: Sequence[Case], samples: bool, fingerprint: dict[str, Any] | None
+    job: Job,
+    cases: Sequence[Case],
+    known: list[str],
+    samples: bool,
+    fingerprint: dict[str, Any] | None,
 ) -> Iterator[Step]:
     empty = Results(
         id=job.id,
         state=job.state,  # type: ignore[arg-type]  # the database holds only states
         environment=job.environment,
         fingerprint=fingerprint,
-        remarks=remarks(job),
+        remarks=known,
         measurements=[],
         cases=[],
     )
@@ -234,11 +240,11 @@ class _Csv:
 class _Markdown:
     """A table of the columns that a reader compares. CSV has all columns."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, known: Sequence[str]) -> None:
         self._title = (
             f"`{job.op}` on {job.environment or 'nothing yet'}, {job.precision}, job {job.id}"
         )
-        self._remarks = "".join(f"{remark}\n\n" for remark in remarks(job))
+        self._remarks = "".join(f"{remark}\n\n" for remark in known)
 
     def head(self) -> bytes:
         return (

@@ -24,7 +24,7 @@ from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_service.store.times import now_ms
-from warpcall_service.uploads import job_uploads
+from warpcall_service.uploads import job_uploads, odd_cases
 
 MAX_ATTEMPTS = 2  # an interrupted job runs once more
 LOST = "the server that ran it was lost"
@@ -134,6 +134,7 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
     case = session.get_one(JobCase, (job.number, position))
     if case.result is not None:
         return
+    result = odd_cases.marked(session, job, result)
     case.result = zlib.compress(json.dumps(result, separators=(",", ":")).encode())
     case.finished_ms = now_ms()
     sources = json.loads(job.sources or "{}")

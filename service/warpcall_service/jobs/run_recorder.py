@@ -27,6 +27,7 @@ from warpcall_service.jobs.queue import Claim
 from warpcall_service.runs.events import (
     CaseMeasured,
     EnvironmentKnown,
+    OddCasesChecked,
     ProfileMade,
     Progress,
     RunEvent,
@@ -35,6 +36,7 @@ from warpcall_service.runs.events import (
 from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job
+from warpcall_service.uploads import odd_cases
 
 RETRY_S = 1.0  # between two attempts to write a change
 PROGRESS_S = 2.0  # between two progress events about the same phase of the same implementation
@@ -132,6 +134,8 @@ class RunRecorder:
                 self._advance(state)
             case EnvironmentKnown():
                 self.put(lambda session, job: lifecycle.set_environment(session, job, event))
+            case OddCasesChecked(name, found):
+                self.put(lambda session, job: odd_cases.store(session, job, name, found))
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
             case ProfileMade():

@@ -39,7 +39,7 @@ from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job
-from warpcall_service.uploads import job_uploads
+from warpcall_service.uploads import job_uploads, odd_cases
 
 POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
 PRUNE_POLLS = 600  # polls between two deletions of old progress events
@@ -295,6 +295,7 @@ class Scheduler:
             "cases": lifecycle.unmeasured_cases(session, job),
             "memory_bytes": memory_bytes(settings),
             "threads": settings.cpu_threads,
+            "odd": odd_cases.unknown(session, job),
             "profile": profiles.left(session, job, settings),
         }
         claim = Claim(job.number, self._identity.id, job.fence)

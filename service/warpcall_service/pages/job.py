@@ -28,6 +28,7 @@ from warpcall_service.pages.sizes import panels
 from warpcall_service.pages.view import REST, View, render
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.summaries.progress import activity, last_sequence, phases
+from warpcall_service.uploads import odd_cases
 
 PAGE_CASES = 20  # whose rows are on one page
 FEW_CASES = 8  # up to here, the rows come before the overviews
@@ -98,7 +99,8 @@ def job_frame(
         sequence=last_sequence(session, row) if running else 0,
         phases=bar(phases(session, row)) if running else [],
         current=_case_now(session, row) if running else "",
-        remarks=job_results.device_remarks(row),  # the page shows the detail of the job above
+        # The page shows the detail of the job above.
+        remarks=[*job_results.device_remarks(row), *odd_cases.remarks(session, row)],
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
         sharing=sharing(session, view, job),

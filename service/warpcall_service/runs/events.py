@@ -33,6 +33,14 @@ class EnvironmentKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class OddCasesChecked:
+    """An upload was checked in the odd cases of its op; `found` has the counts."""
+
+    implementation: str
+    found: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The sampler goes on.
 
@@ -68,4 +76,4 @@ class ProfileMade:
     error: str
 
 
-RunEvent = StateChanged | EnvironmentKnown | Progress | CaseMeasured | ProfileMade
+RunEvent = StateChanged | EnvironmentKnown | OddCasesChecked | Progress | CaseMeasured | ProfileMade

@@ -19,7 +19,14 @@ from warpcall.jobs import ExitClass
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.runs.events import ProfileMade
 from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
-from warpcall_service.runs.results import MAX_IMPLEMENTATIONS, CaseModel, Name, Number, Strict
+from warpcall_service.runs.results import (
+    MAX_IMPLEMENTATIONS,
+    CaseModel,
+    Name,
+    Number,
+    OddCasesModel,
+    Strict,
+)
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
 SMALL_BYTES = (
@@ -52,6 +59,11 @@ class _Hello(Strict):
     ]
     environment: Annotated[str, StringConstraints(max_length=1000)]
     sources: dict[Name, Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]]
+
+
+class _Odd(Strict):
+    implementation: Name
+    found: OddCasesModel
 
 
 class _Progress(Strict):
@@ -88,6 +100,7 @@ class _Frame(Strict):
     hello: _Hello | None = None
     want: bool | None = None
     release: bool | None = None
+    odd: _Odd | None = None
     progress: _Progress | None = None
     result: _Result | None = None
     profile: _Profile | None = None
@@ -116,6 +129,7 @@ class FrameReader:
         self._reader = reader
         self._specs = dict(task["cases"])  # by position, of cases without a result
         self._names = task["implementations"]
+        self._odd = {*task.get("odd", [])}  # uploads whose odd cases may be reported
         self._profiles = _ProfilePieces(task)
         self._ready = self._leased = self._ended = False
         self._tokens = PROGRESS_BURST
@@ -161,6 +175,10 @@ class FrameReader:
                 if self._leased is (kind == "want"):
                     raise FrameRefused(f"a {kind} at the wrong time")
                 self._leased = kind == "want"
+            case "odd":
+                if value["implementation"] not in self._odd:
+                    raise FrameRefused("odd cases that were not asked, or were reported before")
+                self._odd.remove(value["implementation"])
             case "progress":
                 self._check_position(value)
                 named = {value.get("implementation"), *(value.get("medians_us") or {})}
@@ -169,6 +187,7 @@ class FrameReader:
             case "result":
                 self._check_position(value)
                 self._check_case(value["position"], value["case"])
+                self._odd.clear()  # they come before the first result
             case "ended":
                 self._ended = True
 

@@ -7,6 +7,7 @@ work that a block may have. It sends frames with one member each:
 - `hello`: fingerprint and environment class, once torch is imported and the device is open, and
   the hash of the source that was loaded for each implementation;
 - `want`: it requests the device, and waits for `go`; `release`: it returns the device;
+- `odd`: what the check of an upload in the op's odd cases found, before the first `result`;
 - `progress`: what the sampler does now;
 - `result`: the sampler's whole result of the case at `position`;
 - `profile`: a piece of a file of a profile, PIECE_BYTES long unless it is the `last` one, or an
@@ -245,6 +246,7 @@ class Task(TypedDict):
         cases: position and spec of each case.
         memory_bytes: the most memory that the job may use.
         threads: threads of the CPU's kernels; 0 means all CPUs.
+        odd: names of uploads that are checked in the op's odd cases first; absent means none.
         profile: absent or None if nothing is profiled.
     """
 
@@ -260,6 +262,7 @@ class Task(TypedDict):
     cases: list[tuple[int, Any]]
     memory_bytes: int
     threads: int
+    odd: NotRequired[list[str]]
     profile: NotRequired[ProfileTask | None]
 
 

@@ -23,6 +23,7 @@ MAX_IMPLEMENTATIONS = 9  # of a request, and the copy
 MAX_TEXT = 4096  # characters of an error or a traceback
 MAX_COUNT = 1 << 62
 MAX_READINGS = 2000  # as in `measuring`
+MAX_ODD_CASES = 10_000
 
 
 def _cut(text: str) -> str:
@@ -35,6 +36,8 @@ Word = Annotated[str, StringConstraints(max_length=200)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of us, bytes, mJ, or a ratio
 Tags = Annotated[list[Word], Field(max_length=16, fail_fast=True)]
+OddCount = Annotated[int, Field(ge=0, le=MAX_ODD_CASES)]
+OddText = Annotated[str, StringConstraints(max_length=500)]
 T = TypeVar("T")
 Readings = Annotated[list[T], Field(max_length=MAX_READINGS, fail_fast=True)]
 Status = Literal[
@@ -134,3 +137,22 @@ class CaseModel(Strict):
     seconds: Number
     tags: Tags
     readings: ReadingsModel | None = None
+
+
+class OddCasesModel(Strict):
+    """What a check in odd cases found; the fields of `warpcall_kernels.measuring.OddCases`."""
+
+    right: OddCount
+    wrong: OddCount
+    failed: OddCount
+    raised: OddCount
+    not_checked: OddCount
+    first_case: OddText | None
+    first_reason: OddText | None
+
+    @model_validator(mode="after")
+    def _check_first(self) -> Self:
+        firsts = [self.first_case is not None, self.first_reason is not None]
+        if firsts != [self.wrong + self.failed > 0] * 2:
+            raise ValueError("there is a first case exactly if some are wrong or failed")
+        return self

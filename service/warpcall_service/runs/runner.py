@@ -22,6 +22,7 @@ from warpcall_service.runs import process_tree
 from warpcall_service.runs.events import (
     CaseMeasured,
     EnvironmentKnown,
+    OddCasesChecked,
     Progress,
     RunEvent,
     StateChanged,
@@ -244,6 +245,8 @@ class Run:
                 writer.write(frame({"go": True, "block_s": self._lease.block_s}))
             case "release":
                 self._release()
+            case "odd":
+                self._on_event(OddCasesChecked(value["implementation"], value["found"]))
             case "progress":
                 self._on_event(Progress(value))
             case "result":

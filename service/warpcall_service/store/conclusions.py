@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
+from warpcall.implementations import WRONG_IN_ODD_CASES
 from warpcall.jobs.results import (
     TAGS_WITHOUT_VERDICT,
     Measurement,
@@ -52,6 +53,17 @@ def reason(implementation: str, status: str, tags: Collection[str], pronoun: str
 def basis_for_verdict() -> sa.ColumnElement[bool]:
     """Whether the time of a stored row is a basis for a verdict, in SQL."""
     return sa.and_(Row.status == "ok", *(~tagged(tag) for tag in TAGS_WITHOUT_VERDICT))
+
+
+def can_rank(status: str, tags: Collection[str]) -> bool:
+    """Whether a row may have a rank on a board: its time is a basis for a verdict, and its version is
+    not known to be wrong in odd cases."""
+    return can_conclude(status, tags) and WRONG_IN_ODD_CASES not in tags
+
+
+def basis_for_rank() -> sa.ColumnElement[bool]:
+    """Whether a stored row may have a rank, in SQL; the same rule as `can_rank`."""
+    return sa.and_(basis_for_verdict(), ~tagged(WRONG_IN_ODD_CASES))
 
 
 def tagged(tag: str) -> sa.ColumnElement[bool]:

@@ -344,6 +344,8 @@ class UploadedVersion(Uploaded):
 
     Attributes:
         op: name of an op of the library, or of a problem without its version.
+        odd_cases: what checks in the op's odd cases found, by kind of device ("gpu", "cpu"), as JSON
+            of `runs.results.OddCasesModel`; null before the first one, and in old rows.
     """
 
     __tablename__ = "implementations"
@@ -353,6 +355,7 @@ class UploadedVersion(Uploaded):
     )
 
     op: Mapped[str] = mapped_column(String(CODE_LENGTH))
+    odd_cases: Mapped[str | None] = mapped_column(Text)
 
 
 class StoredProblem(Uploaded):

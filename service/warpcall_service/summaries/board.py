@@ -1,6 +1,7 @@
 """The board of an op on a device, from the results that the caller may read.
 
-Only results whose times are a basis for a verdict are ranked. The others are listed below them.
+Only results whose times are a basis for a verdict are ranked, and only of versions that are not
+known to be wrong in odd cases. The others are listed below them.
 Times are relative to the copy in the same job, so that jobs can be compared.
 """
 
@@ -16,12 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
-from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing, can_conclude
+from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
 from warpcall_service.jobs.submissions import readable
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.conclusions import basis_for_verdict
+from warpcall_service.store.conclusions import basis_for_rank, can_rank
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
@@ -111,7 +112,7 @@ def _of_case(
 
 def _standings(session: Session, caller: Caller, op: str, device: str, case: str) -> list[Standing]:
     jobs = _jobs(caller, op, device)
-    unranked = sa.case((basis_for_verdict(), 0), else_=1)
+    unranked = sa.case((basis_for_rank(), 0), else_=1)
     order = sa.func.row_number().over(
         partition_by=(Row.series_sha256,),
         order_by=(unranked, Row.median_us / Row.limit_us, Row.job_number),
@@ -148,9 +149,9 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
 
 
 def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
-    """The entries of a case: those that are ranked, and those whose times are no basis for it."""
-    rankable = [one for one in entries if can_conclude("ok", one.tags)]
-    others = [one for one in entries if not can_conclude("ok", one.tags)]
+    """The entries of a case: those that are ranked, and the others."""
+    rankable = [one for one in entries if can_rank("ok", one.tags)]
+    others = [one for one in entries if not can_rank("ok", one.tags)]
     others.sort(key=lambda one: one.relative)
     return Standing(case=case, entries=ranked(rankable), unranked=others)
 
@@ -205,7 +206,7 @@ def _steps(
             Row.implementation, Row.median_us, Row.limit_us, Row.finished_ms, jobs.c.id.label("job")
         )
         .join(jobs, jobs.c.number == Row.job_number)
-        .where(Row.series_sha256.in_(series), *_timed(), basis_for_verdict())
+        .where(Row.series_sha256.in_(series), *_timed(), basis_for_rank())
         .order_by(Row.job_number)
         .limit(MOST_POINTS)
     ).all()

@@ -17,6 +17,7 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.runs.operator_modules import OperatorModule
 from warpcall_service.store.tables import StoredProblem, Uploaded, UploadedVersion
 from warpcall_service.store.times import moment
+from warpcall_service.uploads import odd_cases
 from warpcall_service.uploads.database import SHOWN_DIGITS
 
 # The fields of an implementation that only uploaded ones have.
@@ -43,6 +44,7 @@ def details(row: UploadedVersion, versions: Sequence[UploadedVersion]) -> Implem
             **_fields(row),
             "source": row.source,
             "versions": [checked(ImplementationVersion, _version(one)) for one in versions],
+            "odd_cases": odd_cases.of_version(row),
         },
     )
 

@@ -123,8 +123,10 @@ class _ServerConnection:
 def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     uploads = {upload["name"]: PeerStarter(reaper, UPLOAD_MODULE) for upload in task["uploads"]}
     of_problem = PeerStarter(reaper, UPLOAD_MODULE)
+    odd = {name: PeerStarter(reaper, UPLOAD_MODULE) for name in task.get("odd", [])}
     # They import torch while this process does.
-    for starter in (*([of_problem] if task["problem"] else []), *uploads.values()):
+    starters = (*([of_problem] if task["problem"] else []), *uploads.values(), *odd.values())
+    for starter in starters[: len(starters) - max(0, len(odd) - 1)]:
         starter.start_ahead()
     with quick_imports():
         import torch
@@ -155,7 +157,9 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     else:
         remote = measuring.remote_problem(of_problem, {"problem": problem}, task["op"])
         make_case = functools.partial(_case_of_problem, remote, task)
-    _measure_cases(task, make_case, server, device, sources)
+    _say_hello(task, server, device, sources)
+    _check_odd_cases(task, odd, server, device)
+    _measure_cases(task, make_case, server, device)
     if task.get("profile") is not None:
         _make_profiles(task, make_case, server, reaper, device)
 
@@ -165,12 +169,8 @@ def _tags(task: JobTask, source: str) -> tuple[str, ...]:
     return ("interpreted",) if task["device"] == "cpu" and "triton" in source else ()
 
 
-def _measure_cases(
-    task: JobTask,
-    make_case: Callable[[Any], JobCase],
-    server: _ServerConnection,
-    device: torch.device,
-    sources: Mapping[str, str],
+def _say_hello(
+    task: JobTask, server: _ServerConnection, device: torch.device, sources: Mapping[str, str]
 ) -> None:
     from warpcall_kernels import measuring
 
@@ -181,6 +181,47 @@ def _measure_cases(
         "sources": {name: sources[name] for name in task["implementations"] if name in sources},
     }
     server.send("hello", hello)
+
+
+def _check_odd_cases(
+    task: JobTask,
+    starters: Mapping[str, PeerStarter],
+    server: _ServerConnection,
+    device: torch.device,
+) -> None:
+    """Check uploads in the odd cases of their op, before anything is timed.
+
+    Each runs in a further process of its own, one upload after the other. In the process that is
+    timed, an autotuner could otherwise have chosen its configuration for the sizes of odd cases.
+    """
+    from warpcall_kernels import measuring, ops
+
+    uploads = {upload["name"]: upload for upload in task["uploads"]}
+    names = [*starters] if task["cases"] else []
+    for number, name in enumerate(names):
+        for following in names[number + 1 : number + 2]:
+            starters[following].start_ahead()
+        event = {"phase": "correctness", "implementation": name}
+        found = measuring.check_odd_cases(
+            ops()[task["op"]],
+            name,
+            measuring.RemoteProcess(starters[name], {"upload": uploads[name]}),
+            device,
+            _deadlines(task),
+            progress=lambda event=event: server.progress(task["cases"][0][0], event),  # type: ignore[misc]  # a default binds it
+        )
+        if found is not None:
+            server.send("odd", {"implementation": name, "found": found.to_json()})
+
+
+def _measure_cases(
+    task: JobTask,
+    make_case: Callable[[Any], JobCase],
+    server: _ServerConnection,
+    device: torch.device,
+) -> None:
+    from warpcall_kernels import measuring
+
     for position, spec in task["cases"]:
         result = measuring.measure(
             make_case(spec),

@@ -67,6 +67,20 @@ def test_an_upload_is_added_listed_shown_and_removed(warpcall: Command, mine: st
     assert (absent.code, absent.err) == (1, "warpcall: there is no implementation 'ann/mine'\n")
 
 
+def test_what_was_found_in_odd_cases_is_shown(warpcall: Command, lab: LabServer, mine: str) -> None:
+    warpcall("implementations", "add", "permute", mine)
+    counts = dict.fromkeys(("right", "wrong", "failed", "raised", "not_checked"), 1)
+    first = {"first_case": "permute x=F32[4,6]:strided", "first_reason": "out differs"}
+    lab.uploads[-1]["odd_cases"] = [{"device": "gpu", **counts, **first}]
+
+    shown = warpcall("implementations", "show", "ann/mine")
+
+    assert (
+        "on a GPU it is wrong in 1, crashes or hangs in 1 and raises an exception in 1 of 4 odd "
+        "cases (1 more were not checked), first: permute x=F32[4,6]:strided: out differs"
+    ) in " ".join(shown.out.split())
+
+
 def test_the_environment_is_shown(warpcall: Command) -> None:
     shown = warpcall("implementations", "environment")
     as_json = json.loads(warpcall("implementations", "environment", "--json").out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.client.implementations.answers import (
@@ -34,7 +36,47 @@ def test_every_answer_is_read() -> None:
     assert page.errors == [ModuleError(module="lab_kernels", error="No module named 'lab'")]
     assert page.implementations[0].version is None
     assert details.versions == [ImplementationVersion(**VERSION)]
+    assert details.odd_cases == []
     assert uploaded.created
+
+
+COUNTS = dict.fromkeys(("right", "wrong", "failed", "raised", "not_checked"), 0)
+FIRST = {"first_case": "permute x=F32[4,6]:strided", "first_reason": "out differs"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({"right": 58}, "is right in 58 of 58 odd cases"),
+        ({"right": 1}, "is right in 1 of 1 odd case"),
+        (
+            {"right": 50, "raised": 8, "not_checked": 2},
+            "is right in 50 and raises an exception in 8 of 58 odd cases (2 more were not checked)",
+        ),
+        (
+            {"right": 51, "wrong": 7, **FIRST},
+            "is wrong in 7 of 58 odd cases, first: permute x=F32[4,6]:strided: out differs",
+        ),
+        (
+            {"right": 5, "wrong": 1, "failed": 2, "raised": 3, **FIRST},
+            (
+                "is wrong in 1, crashes or hangs in 2 and raises an exception in 3 of 11 odd "
+                "cases, first: permute x=F32[4,6]:strided: out differs"
+            ),
+        ),
+    ],
+)
+def test_what_was_found_in_odd_cases_is_a_sentence(counts: dict[str, Any], text: str) -> None:
+    none = dict.fromkeys(FIRST)
+    stored = {"device": "gpu", **COUNTS, **none, **counts}
+
+    details = parse(
+        ImplementationDetails, {**UPLOAD_DETAILS, "odd_cases": [stored]}, "an implementation"
+    )
+
+    (found,) = details.odd_cases
+    assert found.text == text
+    assert found.is_wrong is ("wrong" in counts or "failed" in counts)
 
 
 def test_an_environment_is_read() -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from warpcall_kernels.measuring import CaseResult, ImplementationResult, Masked, Ratio, Readings
+from warpcall_kernels.measuring import (
+    CaseResult,
+    ImplementationResult,
+    Masked,
+    OddCases,
+    Ratio,
+    Readings,
+)
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.runs import frames, results
 from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
@@ -31,6 +38,7 @@ TASK: Task = {
     "cases": [(3, SPEC)],
     "memory_bytes": 1 << 30,
     "threads": 1,
+    "odd": ["ann/mine"],
 }
 HELLO = {
     "hello": {
@@ -49,6 +57,15 @@ PROGRESS = {
     }
 }
 READINGS = {"rounds": [2], "sm_clock_mhz": [None], "power_w": [1.5], "temperature_c": [40]}
+ODD_FOUND = {
+    "right": 50,
+    "wrong": 1,
+    "failed": 0,
+    "raised": 2,
+    "not_checked": 0,
+    "first_case": "permute x=F32[4,6]:strided dims=1,0",
+    "first_reason": "out differs",
+}
 WANT, RELEASE = {"want": True}, {"release": True}
 ENDED = {"ended": {"class": "ok", "detail": ""}}
 
@@ -83,6 +100,10 @@ def result(position: int = 3, **changes: Any) -> dict[str, Any]:
     return {"result": {"position": position, "case": case(**changes)}}
 
 
+def odd(name: str = "ann/mine", **changes: Any) -> dict[str, Any]:
+    return {"odd": {"implementation": name, "found": {**ODD_FOUND, **changes}}}
+
+
 def read(*sent: object) -> list[Frame]:
     """The frames that are read when these are sent; bytes are sent as they are."""
 
@@ -98,7 +119,7 @@ def read(*sent: object) -> list[Frame]:
 
 def test_an_honest_run_is_read_as_it_was_sent() -> None:
     measured = result(readings=READINGS)
-    sent = (HELLO, PROGRESS, WANT, RELEASE, WANT, RELEASE, measured, ENDED)
+    sent = (HELLO, PROGRESS, odd(), WANT, RELEASE, WANT, RELEASE, measured, ENDED)
 
     kinds = [kind for kind, _ in read(*sent)]
 
@@ -134,6 +155,23 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
             [HELLO, {"progress": {"position": 3, "phase": "rounds", "medians_us": {"x": 1.0}}}],
             "an implementation that was not asked",
         ),
+        ([odd()], "a odd at the wrong time"),
+        ([HELLO, odd("torch")], "odd cases that were not asked"),
+        ([HELLO, odd("ann/other")], "odd cases that were not asked"),
+        ([HELLO, odd(), odd()], "or were reported before"),
+        ([HELLO, result(), odd()], "odd cases that were not asked"),
+        ([HELLO, ENDED, odd()], "a odd at the wrong time"),
+        ([HELLO, odd(wrong=-1)], "found.wrong"),
+        ([HELLO, odd(right=10_001)], "found.right"),
+        ([HELLO, odd(right=True)], "found.right"),
+        ([HELLO, odd(right=1.0)], "found.right"),
+        ([HELLO, odd(first_case="x" * 501)], "found.first_case"),
+        ([HELLO, odd(first_reason="x" * 501)], "found.first_reason"),
+        ([HELLO, odd(first_reason=None)], "there is a first case exactly if"),
+        ([HELLO, odd(wrong=0)], "there is a first case exactly if"),
+        ([HELLO, odd(first_case=None, first_reason=None)], "there is a first case exactly if"),
+        ([HELLO, odd(further=1)], "found.further"),
+        ([HELLO, {"odd": {"implementation": "ann/mine"}}], "odd.found"),
         ([HELLO, result(implementations=[measured("torch")])], "other implementations"),
         (
             [HELLO, result(implementations=[measured("ann/mine"), measured("torch")])],
@@ -244,6 +282,7 @@ def test_a_flood_of_progress_makes_its_process_wait(monkeypatch: pytest.MonkeyPa
         (results.RatioModel, Ratio),
         (results.MaskedModel, Masked),
         (results.ReadingsModel, Readings),
+        (results.OddCasesModel, OddCases),
     ],
 )
 def test_the_fields_of_a_result_are_those_that_the_sampler_makes(
