@@ -125,8 +125,8 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     of_problem = PeerStarter(reaper, UPLOAD_MODULE)
     odd = {name: PeerStarter(reaper, UPLOAD_MODULE) for name in task.get("odd", [])}
     # They import torch while this process does.
-    starters = (*([of_problem] if task["problem"] else []), *uploads.values(), *odd.values())
-    for starter in starters[: len(starters) - max(0, len(odd) - 1)]:
+    first = [*odd.values()][:1]  # the others start while the one before them is used
+    for starter in (*([of_problem] if task["problem"] else []), *uploads.values(), *first):
         starter.start_ahead()
     with quick_imports():
         import torch

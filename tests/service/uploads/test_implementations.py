@@ -47,7 +47,7 @@ def test_an_upload_is_described_and_can_be_read(lab: Lab) -> None:
     }
     assert found == {**known, "created": True}
     version = {name: known[name] for name in ("version", "sha256", "created_at", "nbytes")}
-    assert details == {**known, "source": PLAIN, "versions": [version]}
+    assert details == {**known, "source": PLAIN, "versions": [version], "odd_cases": []}
     assert listed == {"implementations": [known], "errors": [], "next": None}
 
 
