@@ -94,12 +94,16 @@ class Clock:
 
     def shorten(self, timed: Timed, sets: Sets) -> None:
         """Use many calls in each sample, because the case is short."""
-        wanted = -(-ROTATE_FACTOR * self.cache_bytes // timed.nbytes)
-        timed.repeats = min(MAX_ROTATED, max(8, wanted))
-        if wanted > timed.repeats:
+        timed.repeats = self.calls_of_sample(timed.nbytes)
+        if timed.repeats * timed.nbytes < ROTATE_FACTOR * self.cache_bytes:
             timed.tags += ("cache warm",)  # so small that they do not fill it
         timed.sets = sets.first(timed.repeats)
         self._join(timed)
+
+    def calls_of_sample(self, nbytes: int) -> int:
+        """The number of short calls in one sample, whose inputs have so many bytes each."""
+        wanted = -(-ROTATE_FACTOR * self.cache_bytes // max(1, nbytes))
+        return min(MAX_ROTATED, max(8, wanted))
 
     def wall_us(self, timed: HowTimed) -> float:
         """Wall time of one sample in us."""

@@ -30,6 +30,12 @@ class Called(NamedTuple):
     peak_bytes: int | None
 
 
+def kept_results(metas: Mapping[str, Meta], most: int, device: torch.device) -> int:
+    """Of how many calls, at most `most`, the outputs are kept until they are compared."""
+    nbytes = max(1, sum(meta.nbytes for meta in metas.values()))
+    return max(1, min(most, KEPT_BYTES[device.type] // nbytes))
+
+
 class BufferSets(Sets):
     """Sets of buffers for the inputs of a case, shared by the implementations in one process."""
 
@@ -141,6 +147,8 @@ class Executor:
         """Time many calls in each sample."""
         assert self.timed is not None
         self._clock.shorten(self.timed, self._sets)
+        # All of them are kept: a function could compute only those that are.
+        self.timed.kept = collections.deque(maxlen=self._kept(max(KEPT, self.timed.repeats)))
 
     def take(self, numbers: Sequence[int], places: Sequence[int]) -> list[float]:
         """Take samples, and return the time of a call in us for each.
@@ -197,8 +205,7 @@ class Executor:
             raise
 
     def _kept(self, most: int) -> int:
-        nbytes = max(1, sum(meta.nbytes for meta in self._metas.values()))
-        return max(1, min(most, KEPT_BYTES[self._device.type] // nbytes))
+        return kept_results(self._metas, most, self._device)
 
     def _all_own(self, results: Sequence[tuple[int, Any]]) -> list[tuple[int, Outputs]]:
         found = [(key, self._own(result, ())) for key, result in results]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ class Peer(Protocol):
 
     def resume(self) -> None:
         """Let them go on."""
+
+    def cpu_us(self) -> float:
+        """The CPU time in us that all its threads have used so far."""
 
     def end(self) -> str:
         """End all its processes; returns how it had ended before that, empty if it had not."""
@@ -132,19 +136,29 @@ class RemoteProcess:
         if self._stopped:
             self.peer.resume()
             self._stopped = False
+        number = secrets.randbits(48)  # so that no answer can be sent before its request
         try:
-            frames.send(self.peer.sock, {"do": do, **more})
-            answer = frames.receive(self.peer.sock, limit_s)
+            frames.send(self.peer.sock, {"do": do, "number": number, **more})
+            answer = self._receive(number, limit_s)
             if first is not None and "first" in answer:
                 limit_s = first(answer)
-                answer = frames.receive(self.peer.sock, limit_s)
+                answer = self._receive(number, limit_s)
         except frames.Ended:
             raise self._ended(what) from None
         except frames.TooLate:
             self.end()
             raise RemoteFailed("timeout", f"{what} did not end within {limit_s:g} s") from None
         if "failed" in answer:
-            raise self._failed(answer["failed"])
+            failed = self._failed(answer["failed"])
+            self.stop()  # threads of code that failed would take time from others
+            raise failed
+        return answer
+
+    def _receive(self, number: int, limit_s: float) -> dict[str, Any]:
+        """Receive an answer to the request of that number."""
+        answer = frames.receive(self.peer.sock, limit_s)
+        if answer.get("number") != number:
+            raise frames.Ended
         return answer
 
     def stop(self) -> None:

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from warpcall_kernels.execution import answers
 from warpcall_kernels.execution.answers import Facts
+from warpcall_kernels.execution.claims import DISAGREEMENT, CpuClaims
 from warpcall_kernels.execution.clock import SWAPPED, Clock
-from warpcall_kernels.execution.executor import Called, Outputs
+from warpcall_kernels.execution.executor import Called, Outputs, kept_results
 from warpcall_kernels.execution.inputs import Pool, Values, is_image
-from warpcall_kernels.execution.outputs import Wrong, check_extents
 from warpcall_kernels.execution.process import (
     Deadlines,
     RemoteFailed,
     RemoteProcess,
     reaching,
 )
+from warpcall_kernels.execution.reading import read_outputs
 from warpcall_kernels.execution.spec import CODES
 from warpcall_kernels.execution.timed import place_of
 from warpcall_kernels.execution.windows import Window
@@ -38,10 +36,8 @@ from warpcall_kernels.op.declaration import Meta, ParamValue
 
 MOST_READ = 16  # calls of one block whose outputs are read
 PINGS = 15
-MOST_LATENCY_US = {"cpu": 2000.0, "cuda": 400.0}  # of an answer, that a claim may hide behind
-DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
-SLACK_US = {"cpu": 150.0, "cuda": 60.0}  # of our clock around one block
-UNCONFIRMED = 0.3  # share of a sample on a CPU that the slack may be
+MOST_LATENCY_US = 400.0  # of an answer, that a claim may hide behind
+SLACK_US = 60.0  # of our clock around one block on a GPU
 TAKE_S = 30.0  # beyond the expected time of a block
 
 
@@ -84,8 +80,8 @@ class RemoteExecutor:
         self._addresses: list[dict[str, Any]] = []
         self._written: dict[int, Values] = {}  # into its sets of inputs, for its last calls
         self._places: set[int] = set()  # of the values of its last calls
-        self._over_us: list[float] = []  # our clock around a call, less its claim
-        self._pings_us: list[float] = []  # our clock around requests for nothing
+        self._keys: list[int] = []  # those of a sample on a CPU, in the order of its calls
+        self._claims = CpuClaims(process)
         self._tight_us: list[float] = []  # our clock around calls without pauses
         self._answer_us = 0.0  # of a request for nothing, before the last calls without pauses
         self._claims_over = 0  # blocks whose claims add up to more than our clock
@@ -141,11 +137,16 @@ class RemoteExecutor:
         """Call the function some times, so that it can be timed."""
         if self._device.type == "cuda":
             self._write_pool()
-        self._learn(self._ask("ready", self._many_s(10), "its first calls"))
+        begin = time.perf_counter_ns()
+        self._learn(self._ask("ready", self._many_s(10), "its first calls"), 1)
+        spent_us = (time.perf_counter_ns() - begin) / 1000
+        self._known.rough_us = min(self._known.rough_us, spent_us)  # later deadlines depend on it
 
     def shorten(self) -> None:
         """Time many calls in each sample."""
-        self._learn(self._ask("shorten", self._many_s(10), "the capture of its calls"))
+        nbytes = sum(t.numel() * t.element_size() for t in self._pool.at(0).tensors.values())
+        answer = self._ask("shorten", self._many_s(10), "the capture of its calls")
+        self._learn(answer, self._clock.calls_of_sample(nbytes))
 
     def take(self, numbers: Sequence[int], places: Sequence[int]) -> list[float]:
         """Take samples, and return the time of a call in us for each. Arguments as for `Executor`."""
@@ -164,18 +165,22 @@ class RemoteExecutor:
         samples_us = self._times(answer, len(numbers))
         if sum(samples_us) * self._known.repeats > spent_us:
             self._claims_over += 1
-        return samples_us
+        return [min(time_us, spent_us / self._known.repeats) for time_us in samples_us]
 
     def results(self) -> list[tuple[int, Outputs]]:
         """The outputs of the last calls, each with the place of its values in the pool."""
-        if self._device.type == "cpu":
-            return self._read_results(self._known.results, self._places)
+        if self._device.type == "cpu":  # they are read before the process may run on
+            found = self._read_results(self._known.results, self._keys)
+            self._ask("results", self._deadlines.call_s, "its results")  # are they tensors?
+            self.stop()
+            return found
         answer = self._ask("results", self._deadlines.call_s, "its results")
         return self._read_results(answer["results"], self._places)
 
     def tighten(self) -> None:
         """Prepare calls without pauses, whose time this process measures."""
-        self._learn(self._ask("tighten", self._many_s(100), "the capture of its calls"))
+        answer = self._ask("tighten", self._many_s(100), "the capture of its calls")
+        self._learn(answer, self._known.repeats)
 
     def hold(self) -> None:
         """Stop the process until `take_tight`, so that it computes nothing from values that are
@@ -187,7 +192,7 @@ class RemoteExecutor:
             begin = time.perf_counter_ns()
             self._ask("ping", self._deadlines.call_s, "an answer")
             answers_us.append((time.perf_counter_ns() - begin) / 1000)
-        self._answer_us = min(float(np.median(answers_us)), MOST_LATENCY_US[self._device.type])
+        self._answer_us = min(float(np.median(answers_us)), MOST_LATENCY_US)
         self.stop()
 
     def take_tight(self) -> list[tuple[int, Outputs]]:
@@ -214,13 +219,12 @@ class RemoteExecutor:
         if self._claims_over > 1:
             return "its own times add up to more than the time that passed"
         known, real_us = self._known, 0.0
-        if self._over_us:  # on a CPU
-            hidden_us = float(np.median(self._over_us)) - float(np.median(self._pings_us))
-            if hidden_us > DISAGREEMENT * median_us * known.repeats + SLACK_US["cpu"]:
-                real_us = median_us + hidden_us / known.repeats
+        if self.is_confirmed(median_us):
+            found = self._claims.disagreement(known.repeats)
+            median_us, real_us = found or (median_us, 0.0)
         if self._tight_us:  # on a GPU
             least_us = min(self._tight_us)
-            if least_us > median_us * (1 + DISAGREEMENT) + SLACK_US["cuda"] / known.count:
+            if least_us > median_us * (1 + DISAGREEMENT) + SLACK_US / known.count:
                 real_us = least_us
         if not real_us:
             return None
@@ -229,10 +233,17 @@ class RemoteExecutor:
             f"{real_us:.4g} us"
         )
 
+    def hidden_share(self, median_us: float) -> float:
+        """How much longer its calls may take than it says, as a share, without a doubt of ours."""
+        if self._device.type == "cuda":
+            return 0.0
+        return self._claims.hidden_share(median_us, self._known.repeats)
+
     def is_confirmed(self, median_us: float) -> bool:
         """Whether its calls take long enough for our clock to confirm their times."""
-        sample_us = median_us * self._known.repeats
-        return self._device.type == "cuda" or SLACK_US["cpu"] <= UNCONFIRMED * sample_us
+        if self._device.type == "cuda":
+            return True
+        return self._claims.is_confirmed(median_us, self._known.repeats)
 
     def prepare_row(self, most_us: float) -> int:
         """Prepare consecutive calls, and return how many."""
@@ -303,62 +314,50 @@ class RemoteExecutor:
                 self._written[number] = self._pool.at(place_of(place, number))
 
     def _sample(self, which: int, place: int) -> float:
-        call_s = self._deadlines.call_s
-        for i in range(which, which + self._known.repeats):
-            number = i % self._known.sets
-            self.write(number, self._pool.at(place_of(place, number)))
-        self._note_places((which,), (place,))
-        self._ask("flush", call_s, "the start of a timed call")
-        self._ask("ping", call_s, "an answer")  # brings the code of messages into the cache
-        self._pings_us.append(min(self._ping_us(), MOST_LATENCY_US["cpu"]))
-        said: dict[str, Any] = {}
+        """Take one sample on a CPU, of which our clock has the last word.
 
-        def first(answer: dict[str, Any]) -> float:
-            said.update(answer, spent_us=(time.perf_counter_ns() - begin) / 1000)
-            return call_s
-
-        limit_s, waited_us = self._many_s(1), self._waited_us()
-        begin = time.perf_counter_ns()
-        answer = self._ask("sample", limit_s, "a timed call", first=first, which=which, place=place)
-        waited_us = self._waited_us() - waited_us
-        spent_us = said.get("spent_us", 0.0)
-        self.stop()
-        (claim_us,) = self._times(said, 1)
-        self._over_us.append(spent_us - waited_us - claim_us * self._known.repeats)
-        if claim_us * self._known.repeats > spent_us:
-            claim_us = spent_us / self._known.repeats
-        self._known.results = answer["results"]
-        return claim_us
-
-    def _waited_us(self) -> float:
-        """Time in us for which threads that take part in a sample waited for a CPU so far.
-
-        Other work on the machine makes an answer late. The kernel counts how late, so that this is
-        not taken for a false claim.
+        The process stands still while its inputs are written and the cache is overwritten, so that
+        it cannot compute before the sample begins. Our clock runs until the process stands still
+        again, so that it cannot compute after it has answered.
         """
-        ours = f"/proc/self/task/{threading.get_native_id()}/schedstat"
-        pid = self._process.peer.pid
-        waited_ns = 0
-        for file in (ours, f"/proc/{pid}/task/{pid}/schedstat"):
-            with contextlib.suppress(OSError, IndexError, ValueError):  # not every kernel has it
-                waited_ns += int(Path(file).read_text().split()[1])
-        return waited_ns / 1000
-
-    def _ping_us(self) -> float:
-        begin = time.perf_counter_ns()
-        self._ask("ping", self._deadlines.call_s, "an answer")
-        return (time.perf_counter_ns() - begin) / 1000
+        known, call_s = self._known, self._deadlines.call_s
+        numbers = [i % known.sets for i in range(which, which + known.repeats)]
+        places = [place_of(place, number) for number in numbers]
+        self._ask("forget", call_s, "an answer")  # freeing old outputs takes time
+        self._clock.flush()  # as before the sample
+        self._claims.measure_exchange(lambda: self._ask("ping", call_s, "an answer"))
+        self._written = {}
+        for number, one in zip(numbers, places, strict=True):
+            self.write(number, self._pool.at(one))
+        self._keys = places[-kept_results(self._metas, known.repeats, self._device) :]
+        self._clock.flush()
+        limit_s, what = self._many_s(known.repeats), "a timed call"
+        answer = self._claims.run(
+            lambda: self._ask("sample", limit_s, what, which=which, place=place)
+        )
+        (claim_us,) = self._times(answer, 1)
+        known.results = answer.get("results", ())
+        return self._claims.time_us(claim_us, known.repeats)
 
     def _times(self, answer: dict[str, Any], count: int) -> list[float]:
         with self._sound("an answer about its times"):
             return answers.times(answer.get("samples_us"), count)
 
-    def _learn(self, answer: dict[str, Any]) -> None:
+    def _learn(self, answer: dict[str, Any], calls: int) -> None:
+        """Take over what it says of its timed calls.
+
+        Args:
+            calls: in one sample, as both processes compute it. A process that says more of them
+                would divide the time of a sample by calls that it does not make.
+        """
         self._add_sets(answer)
         with self._sound("an answer about its calls"):
-            self.facts = answers.facts(answer)
-            if self.facts.sets > len(self._addresses):
+            facts = answers.facts(answer)
+            if self._device.type == "cpu" and facts.repeats != calls:
                 raise answers.Unsound
+            if facts.sets > len(self._addresses):
+                raise answers.Unsound
+        self.facts = facts
 
     def _add_sets(self, answer: dict[str, Any]) -> None:
         with self._sound("an answer about its inputs"):
@@ -371,10 +370,12 @@ class RemoteExecutor:
         """Read the outputs of calls, at most MOST_READ of them.
 
         Args:
-            keys: that the results may have.
+            keys: that the results may have; those of a list must all be there, in this order.
         """
         with self._sound("an answer about its results"):
             found = answers.results(results, keys)
+            if isinstance(keys, list) and [key for key, _ in found] != keys:
+                raise answers.Unsound  # some calls have no outputs
         some = secrets.SystemRandom().sample(found, min(len(found), MOST_READ))
         return [(key, self._outputs(addresses)) for key, addresses in some]
 
@@ -390,22 +391,9 @@ class RemoteExecutor:
         """Read the outputs of a call where they lie."""
         with self._sound("an answer about its results"):
             places = answers.addresses(addresses)
-        if len(places) != len(self._metas):
-            raise Wrong(f"there must be {len(self._metas)} outputs, got {len(places)}")
-        taken = [
+        inputs = [
             (f"the input {name}", answers.place(one[name]), self._layouts[name].nbytes)
             for one in self._addresses
             for name in self._layouts
         ]
-        named = dict(zip(self._metas, places, strict=True))
-        check_extents(
-            [(n, answers.place(a), self._metas[n].nbytes) for n, a in named.items()], taken
-        )
-        with reaching():
-            return tuple(self._tensor(meta, named[name]) for name, meta in self._metas.items())
-
-    def _tensor(self, meta: Meta, address: Mapping[str, Any]) -> Tensor:
-        found = self._window.read(address, meta.nbytes)
-        if not meta.nbytes:
-            return torch.empty(meta.shape, dtype=meta.dtype, device=self._device)
-        return found.view(meta.dtype).view(meta.shape)
+        return read_outputs(self._window, places, self._metas, inputs, self._device)

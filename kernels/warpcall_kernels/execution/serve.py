@@ -26,7 +26,7 @@ from warpcall_kernels.execution.implementations import shipped
 from warpcall_kernels.execution.inputs import BufferLayout, Pool, pool_size
 from warpcall_kernels.execution.outputs import Wrong, parts_of
 from warpcall_kernels.execution.spec import CODES, DTYPES, make_case
-from warpcall_kernels.execution.timed import Row, Tight, Timed
+from warpcall_kernels.execution.timed import Row, Tight
 from warpcall_kernels.execution.windows import address_of
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
@@ -73,7 +73,7 @@ def serve(
         try:
             while True:
                 request = frames.receive(sock)
-                frames.send(sock, serving.answer(request))
+                frames.send(sock, {**serving.answer(request), "number": request["number"]})
         except frames.Ended:
             return
 
@@ -229,7 +229,8 @@ class _Call:
 
     def do_call(self, request: dict[str, Any]) -> dict[str, Any]:
         """One call; says first that the function has returned, and then where its outputs lie."""
-        called = self._executor.call(lambda: frames.send(self._sock, {"first": True}))
+        first = {"first": True, "number": request["number"]}
+        called = self._executor.call(lambda: frames.send(self._sock, first))
         return {"outputs": _addresses(called.outputs), "peak_bytes": called.peak_bytes}
 
     def do_sets(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -251,18 +252,19 @@ class _Call:
         self._forget()
         return {"samples_us": self._executor.take(request["numbers"], request["places"])}
 
-    def do_flush(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Overwrite the cache."""
-        self._clock.flush()
+    def do_forget(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Free the outputs of earlier calls."""
+        self._forget()
         return {}
 
     def do_sample(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One sample on a CPU with the cache as it is; says its time, then where its outputs lie."""
-        timed = self._forget()
+        """One sample on a CPU with the cache as it is; answers its time, and where outputs lie."""
+        timed = self._executor.timed
+        assert timed is not None
         which = request["which"] % len(timed.sets)
         samples_us = [self._clock.sample_us(timed, which, request["place"])]
-        frames.send(self._sock, {"first": True, "samples_us": samples_us})
-        return self.do_results(request)
+        results = [[key, _places(result)] for key, result in timed.results()]
+        return {"samples_us": samples_us, "results": results}
 
     def do_results(self, request: dict[str, Any]) -> dict[str, Any]:
         """Where the outputs of the last calls lie."""
@@ -297,12 +299,11 @@ class _Call:
         self._announced = len(self._sets.buffers)
         return {"new": [{n: address_of(b.bytes) for n, b in one.items()} for one in new]}
 
-    def _forget(self) -> Timed:
+    def _forget(self) -> None:
         """Forget outputs of earlier calls, which had other inputs."""
         timed = self._executor.timed
         assert timed is not None
         timed.kept.clear()
-        return timed
 
     def _facts(self) -> dict[str, Any]:
         timed = self._executor.timed
@@ -328,3 +329,8 @@ def _results(results: Sequence[tuple[int, tuple[Tensor, ...]]]) -> dict[str, Any
 
 def _addresses(outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
     return [address_of(t) for t in outputs]
+
+
+def _places(result: Any) -> list[dict[str, Any]]:
+    """Where the outputs of a call lie on a CPU, before anybody knows whether they are outputs."""
+    return [{"address": t.data_ptr()} for t in parts_of(result) if isinstance(t, Tensor)]

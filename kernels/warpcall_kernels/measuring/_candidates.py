@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -206,6 +207,14 @@ class ResultBuilder:
         if not self._concludes(0) or not self._concludes(number):
             return None
         found = self._rounds.relative(number, self._margin)
+        # What a process may have hidden of its time must not decide which one is faster.
+        faster = self._candidates[number if found.verdict == "faster" else 0]
+        if found.verdict in ("faster", "slower") and faster.remote is not None:
+            median = self._rounds.median(self._candidates.index(faster))
+            assert median is not None
+            margin = self._margin + math.log1p(faster.remote.hidden_share(median.value))
+            if self._rounds.relative(number, margin).verdict != found.verdict:
+                found = replace(found, verdict="inconclusive")
         return Ratio.of(found) if found.n else None
 
 

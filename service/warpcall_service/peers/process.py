@@ -149,6 +149,10 @@ class Peer:
         process_tree.send(self._stopped, signal.SIGCONT)
         self._stopped.clear()
 
+    def cpu_us(self) -> float:
+        """The CPU time in us of all threads of the upload's processes so far."""
+        return sum(map(process_tree.cpu_us, self._processes()))
+
     def end(self) -> str:
         """End all processes of the upload. Idempotent.
 

@@ -1,0 +1,108 @@
+"""Holds what another process says of its samples on a CPU against our clock.
+
+Our clock runs from the moment at which the process is resumed until its answer is here. What its
+threads compute after that, until they stand still, is added. What an exchange of messages takes, and
+the time for which others used the machine, is taken off.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from warpcall_kernels.execution.latency import Usage, late, times_of
+from warpcall_kernels.execution.process import RemoteProcess
+
+DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
+SLACK_US = 150.0  # of our clock around one sample, besides
+MOST_EXCHANGE_US = 400.0  # in which a process is resumed, answers a request for nothing, and stops
+MOST_AGREE = 0.25  # quantile of the disagreements by which a row is judged
+UNCONFIRMED = 0.3  # share of a sample that the slack may be
+
+Answer = dict[str, Any]
+
+
+class CpuClaims:
+    """The samples of one implementation in another process."""
+
+    def __init__(self, process: RemoteProcess) -> None:
+        self._process = process
+        self._exchange_us = 0.0  # of the next sample
+        self._spent_us = 0.0  # of the last sample, by our clock
+        self._least_us = 0.0  # of it, without what may have another reason
+        self._over_us: list[float] = []  # our times of calls less what the process says of them
+        self._claims_us: list[float] = []
+        self._exchanges_us: list[float] = []
+
+    def measure_exchange(self, ping: Callable[[], Answer]) -> None:
+        """Measure how long a request for nothing takes, for the next sample."""
+        self._process.stop()
+        self._timed(ping)
+        self._exchange_us = min(self._least_us, MOST_EXCHANGE_US)
+
+    def run(self, sample: Callable[[], Answer]) -> Answer:
+        """Let the process take a sample while our clock runs; returns its answer."""
+        answer = self._timed(sample)
+        self._least_us -= self._exchange_us
+        return answer
+
+    def _timed(self, ask: Callable[[], Answer]) -> Answer:
+        before = self._usage()
+        begin = time.perf_counter_ns()
+        answer = ask()
+        self._spent_us = (time.perf_counter_ns() - begin) / 1000
+        answered = self._usage()
+        self._process.stop()
+        stopped = self._usage()
+        late_us = late(before, answered, stopped)
+        computed_us = stopped.main.ran_us - before.main.ran_us
+        self._least_us = max(self._spent_us - late_us, computed_us)
+        # A thread in the kernel goes on for a while, and others until the signal has come.
+        self._least_us += stopped.all_us - answered.all_us
+        return answer
+
+    def time_us(self, claim_us: float, calls: int) -> float:
+        """The time of a call in the last sample, as far as our clock agrees with a claim.
+
+        Args:
+            claim_us: what the process says.
+            calls: in the sample.
+        """
+        least_us = self._least_us / calls
+        self._over_us.append(least_us - claim_us)
+        self._claims_us.append(claim_us)
+        self._exchanges_us.append(self._exchange_us)
+        if least_us > claim_us * (1 + DISAGREEMENT) + SLACK_US / calls:
+            return least_us
+        return min(claim_us, self._spent_us / calls)
+
+    def disagreement(self, calls: int) -> tuple[float, float] | None:
+        """What the process says, and the time by our clock, if these disagree in most samples.
+
+        Those of an honest process agree in more than a few samples, also on a busy machine.
+        """
+        if not self._claims_us:
+            return None
+        over_us = float(np.quantile(self._over_us, MOST_AGREE))
+        claim_us = float(np.median(self._claims_us))
+        if over_us <= DISAGREEMENT * claim_us + SLACK_US / calls:
+            return None
+        return claim_us, claim_us + over_us
+
+    def hidden_share(self, median_us: float, calls: int) -> float:
+        """How much longer calls may take than they seem to, as a share."""
+        hidden_us = SLACK_US + float(np.median(self._exchanges_us))
+        return DISAGREEMENT + hidden_us / (median_us * calls)
+
+    def is_confirmed(self, median_us: float, calls: int) -> bool:
+        """Whether calls take long enough for our clock to confirm their times."""
+        return UNCONFIRMED * median_us * calls >= SLACK_US
+
+    def _usage(self) -> Usage:
+        peer = self._process.peer
+        ours = times_of("self", threading.get_native_id())
+        return Usage(ours, times_of(peer.pid, peer.pid), peer.cpu_us())

@@ -1,0 +1,52 @@
+"""Reads the outputs of calls in another process where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from warpcall_kernels.execution import answers
+from warpcall_kernels.execution.inputs import SENTINEL
+from warpcall_kernels.execution.outputs import Extent, Wrong, check_extents
+from warpcall_kernels.execution.process import reaching
+from warpcall_kernels.execution.windows import Address, Window
+from warpcall_kernels.op.declaration import Meta
+
+
+def read_outputs(
+    window: Window,
+    places: Sequence[Address],
+    metas: Mapping[str, Meta],
+    inputs: Sequence[Extent],
+    device: torch.device,
+) -> tuple[Tensor, ...]:
+    """Read the outputs of a call, and on a CPU overwrite them.
+
+    Outputs that were read are of no use to a later call then. If the memory of one is that of an
+    input, mapped a second time, the input has changed.
+
+    Args:
+        places: where they lie, as the other process says.
+        inputs: the memory of all inputs.
+
+    Raises:
+        Wrong: there are not as many as the op has, or one has no memory of its own.
+        RemoteFailed: their memory cannot be reached.
+    """
+    if len(places) != len(metas):
+        raise Wrong(f"there must be {len(metas)} outputs, got {len(places)}")
+    named = [(name, meta, at) for (name, meta), at in zip(metas.items(), places, strict=True)]
+    check_extents([(name, answers.place(at), meta.nbytes) for name, meta, at in named], inputs)
+    with reaching():
+        outputs = tuple(_tensor(window, meta, at, device) for _, meta, at in named)
+        for _, meta, at in named if device.type == "cpu" else ():
+            window.write(at, torch.full((meta.nbytes,), SENTINEL, dtype=torch.uint8))
+    return outputs
+
+
+def _tensor(window: Window, meta: Meta, address: Address, device: torch.device) -> Tensor:
+    if not meta.nbytes:
+        return torch.empty(meta.shape, dtype=meta.dtype, device=device)
+    return window.read(address, meta.nbytes).view(meta.dtype).view(meta.shape)
