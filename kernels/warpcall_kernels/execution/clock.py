@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from warpcall_kernels.execution.memory import Sets
+from warpcall_kernels.execution.spec import SETS_BYTES
 from warpcall_kernels.execution.timed import (
     Call,
     HowTimed,
@@ -35,7 +36,10 @@ LONG_FACTOR = 10  # calls this many times as long as a short one are not capture
 FLUSH_FACTOR = 2  # bytes written before a sample, as a multiple of the cache
 ROTATE_FACTOR = 3  # bytes of the rotated inputs, as a multiple of the cache
 MAX_ROTATED = 64  # calls in one sample
-SWAPPED = 2  # sets of inputs for calls that are not short
+SWAPPED = 2  # sets of inputs for calls that are not short, at least
+# On a GPU there are more. The same call took up to 1.2 % longer in another process of an H200, where
+# its tensors had other addresses; with many addresses such differences average out.
+MOST_SETS = 16  # at most SETS_BYTES together, if there are more than SWAPPED
 WAIT_US = 100  # of waiting on the device, in which the CPU queues the sample
 CYCLES_PER_US = 2000  # of the device; an upper bound
 FILL_US = 30  # in which the CPU queues the copy of new values into one input
@@ -64,7 +68,7 @@ class Clock:
 
     def ready(self, call: Call, sets: Sets) -> Timed:
         """Run a call some times, so that it is compiled and `estimate` can follow."""
-        inputs = sets.first(SWAPPED)
+        inputs = sets.first(self._set_count(sets.first(1)[0]))
         queued_us: list[float] = []
         took_us: list[float] = []
         while len(took_us) < TRIALS and sum(took_us) < TRIALS * LONG_US:
@@ -133,6 +137,10 @@ class Clock:
     def _plain_method(self) -> str:
         raise NotImplementedError
 
+    def _set_count(self, inputs: Inputs) -> int:
+        """The number of sets of inputs for calls that are not short; even."""
+        return SWAPPED
+
     def _join(self, timed: Timed) -> None:
         raise NotImplementedError
 
@@ -165,6 +173,10 @@ class CudaClock(Clock):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
+
+    def _set_count(self, inputs: Inputs) -> int:
+        nbytes = max(1, sum(t.numel() * t.element_size() for t in inputs.values()))
+        return min(MOST_SETS, max(SWAPPED, SETS_BYTES // nbytes // SWAPPED * SWAPPED))
 
     def block(self, work: Sequence[tuple[Timed, int]], places: Sequence[int] = ()) -> list[float]:
         for timed, _ in work if places else ():

@@ -49,6 +49,7 @@ _BY_NAME = {
     "fp16": torch.float16,
 }
 SHORT_BYTES = 1 << 28  # cases that move more bytes are not short on any GPU
+SETS_BYTES = 2 << 30  # of sets of inputs for calls that are not short
 ROOM_BYTES = (
     1 << 29
 )  # rotated inputs of short calls, the buffer that flushes the cache, CUDA itself
@@ -119,9 +120,10 @@ class JobCase:
         if self.op.tolerance is not None:
             wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
         checked = inputs + wide_inputs + outputs + 4 * wide_outputs
-        # The pool of values and two sets of inputs; outputs that are kept until they are compared,
-        # which happens between timed calls; source and result of the limit's copy.
-        timed = 3 * inputs + 3 * outputs + 2 * max(inputs + outputs, self.bytes_moved)
+        # The pool of values and the sets of inputs (`clock.SETS_BYTES`); outputs that are kept until
+        # they are compared, which happens between timed calls; source and result of the limit's copy.
+        sets = max(2 * inputs, min(16 * inputs, SETS_BYTES))
+        timed = inputs + sets + 3 * outputs + 2 * max(inputs + outputs, self.bytes_moved)
         if inputs + outputs <= SHORT_BYTES:  # short calls are rotated over several sets
             timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
         return checked + timed + ROOM_BYTES
