@@ -44,15 +44,18 @@ WRONG = "def permute(x, dims):\n    return x.permute(dims).contiguous() + 1\n"
 # Without torch, so that its check is fast.
 SHORT = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
 
-# Takes so long that the server's own clock confirms its times on a CPU, too.
+# Takes so long that the server's own clock confirms its times on a CPU, too. It is also right in odd
+# cases, where `contiguous` may return the input.
 LONG = """
 import time
+
+import torch
 
 
 def permute(x, dims):
     until = time.perf_counter() + 0.002
-    out = x.permute(dims).contiguous()
+    out = x.permute(dims).clone(memory_format=torch.contiguous_format)
     while time.perf_counter() < until:
-        out = x.permute(dims).contiguous()
+        out = x.permute(dims).clone(memory_format=torch.contiguous_format)
     return out
 """
