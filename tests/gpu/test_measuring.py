@@ -26,7 +26,7 @@ from tests.kernels.measuring import wrong_implementations
 from warpcall_kernels import Op, execution, measuring
 from warpcall_kernels.execution.check import draw
 from warpcall_kernels.execution.clock import clock
-from warpcall_kernels.execution.memory import Sets
+from warpcall_kernels.execution.inputs import Sets
 from warpcall_kernels.measuring import (
     PRECISIONS,
     CaseResult,

@@ -7,14 +7,15 @@ the time for which others used the machine, is taken off.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpcall_kernels.execution.latency import Usage, late, times_of
 from warpcall_kernels.execution.process import RemoteProcess
 
 DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
@@ -24,6 +25,53 @@ MOST_AGREE = 0.25  # quantile of the disagreements by which a row is judged
 UNCONFIRMED = 0.3  # share of a sample that the slack may be
 
 Answer = dict[str, Any]
+
+
+class ThreadTimes(NamedTuple):
+    """Times of a thread so far, in us; 0 where the kernel does not count them."""
+
+    ran_us: float
+    waited_us: float
+
+
+def times_of(pid: int | str, thread: int) -> ThreadTimes:
+    """The times of one thread of a process."""
+    with contextlib.suppress(OSError, IndexError, ValueError):  # not every kernel has this file
+        ran, waited, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+        return ThreadTimes(int(ran) / 1000, int(waited) / 1000)
+    return ThreadTimes(0.0, 0.0)
+
+
+class Usage(NamedTuple):
+    """Times so far of what takes part in a sample on a CPU.
+
+    Attributes:
+        ours: of the thread that measures.
+        main: of the main thread of the process with uploaded code.
+        all_us: that all threads of all its processes ran, in us.
+    """
+
+    ours: ThreadTimes
+    main: ThreadTimes
+    all_us: float
+
+
+def late(before: Usage, answered: Usage, stopped: Usage) -> float:
+    """How much later an answer came because others used the machine, in us.
+
+    A thread that waited while the upload used the CPU does not count: one of its threads could let
+    another wait while a third one computes.
+
+    Args:
+        before: when the request was sent.
+        answered: when the answer was received.
+        stopped: when no thread of the upload ran any more. Only then the kernel has counted all.
+    """
+    ran_us = stopped.all_us - before.all_us
+    others_us = max(0.0, ran_us - (stopped.main.ran_us - before.main.ran_us))
+    ours_us = answered.ours.waited_us - before.ours.waited_us
+    main_us = answered.main.waited_us - before.main.waited_us
+    return max(0.0, ours_us - ran_us) + max(0.0, main_us - others_us)
 
 
 class CpuClaims:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from warpcall_kernels.execution.memory import Sets
+from warpcall_kernels.execution.inputs import Sets
 from warpcall_kernels.execution.spec import SETS_BYTES
 from warpcall_kernels.execution.timed import (
     Call,

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels.execution.clock import KEPT, Clock
-from warpcall_kernels.execution.inputs import SENTINEL, Buffer, BufferLayout, Pool, Values
-from warpcall_kernels.execution.memory import Sets, poison
+from warpcall_kernels.execution.inputs import (
+    SENTINEL,
+    Buffer,
+    BufferLayout,
+    Pool,
+    Sets,
+    Values,
+    poison,
+)
 from warpcall_kernels.execution.outputs import check_extents, extent_of, own_tensors
 from warpcall_kernels.execution.timed import Inputs, Row, Tight, Timed
 from warpcall_kernels.op.declaration import Meta

@@ -1,4 +1,4 @@
-"""Inputs of a case: where they lie in memory, and fresh values for them.
+"""Memory of calls: where the inputs of a case lie, fresh values for them, poisoned outputs.
 
 A process that calls an implementation has sets of buffers for its inputs. Before each timed call they
 get new values. These are cut out of a pool of random values, at a random place that no implementation
@@ -8,7 +8,7 @@ knows before, so that writing them costs no more than a copy.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ from torch import Tensor
 from warpcall_kernels._transpose.strides import reach
 from warpcall_kernels.execution.spec import CODES, DTYPES
 from warpcall_kernels.op.cases import Sample
+from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
 GUARD_BYTES = 4096  # on each side of a tensor
 SENTINEL = 0xA5  # no float of such bytes is a likely result
+COPY_UNIT = 4096  # bytes; 67 MB and 48 bytes take 51 us on an H200, 67 MB 34
 PLACES = 1 << 16  # in the pool, from which the values of an input may begin
 
 
@@ -174,3 +176,41 @@ def values_of(tensors: Mapping[str, Tensor]) -> Values:
         for name, t in tensors.items()
     }
     return Values(flat, tensors)
+
+
+def poison(outputs: Iterable[Meta], device: torch.device) -> None:
+    """Fill the memory that outputs of these sizes will get with bytes that are no result.
+
+    Torch's allocator gives memory that was just freed to the next request of the same size.
+    Otherwise an implementation that writes nothing could return the result of the call before.
+    """
+    taken = [
+        torch.full((max(1, meta.nbytes),), SENTINEL, dtype=torch.uint8, device=device)
+        for meta in outputs
+    ]
+    del taken
+
+
+class Sets:
+    """Sets of inputs, made when they are needed, and shared by several candidates."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._make = make
+        self._made: list[Mapping[str, Tensor]] = []
+
+    def first(self, count: int) -> list[Mapping[str, Tensor]]:
+        """The first `count` sets."""
+        while len(self._made) < count:
+            self._made.append(self._make())
+        return self._made[:count]
+
+
+def copy_source(nbytes: int, device: torch.device) -> Tensor:
+    """The source of the limit's copy: half of the bytes, since a copy reads and writes each.
+
+    The size is a multiple of 4 KiB, since copies of odd sizes are slow. The values come from a
+    separate generator: torch's own raises an error after a capture that failed.
+    """
+    size = max(1, -(-nbytes // 2 // COPY_UNIT)) * COPY_UNIT
+    generator = torch.Generator(device).manual_seed(0)
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, device=device, generator=generator)

@@ -16,7 +16,7 @@ from warpcall_kernels.execution.context import Outside
 from warpcall_kernels.execution.executor import Executor
 from warpcall_kernels.execution.failures import Status, class_of, first_line, traceback_of
 from warpcall_kernels.execution.implementations import LIMIT
-from warpcall_kernels.execution.memory import Sets
+from warpcall_kernels.execution.inputs import Sets
 from warpcall_kernels.execution.outputs import Wrong
 from warpcall_kernels.execution.process import RemoteFailed
 from warpcall_kernels.execution.remote import RemoteExecutor

@@ -11,8 +11,7 @@ import torch
 from warpcall_kernels.execution.check import DRAWS, Expected, draw
 from warpcall_kernels.execution.clock import LONG_FACTOR, SWAPPED, Clock
 from warpcall_kernels.execution.implementations import LIMIT
-from warpcall_kernels.execution.inputs import Pool, values_of
-from warpcall_kernels.execution.memory import Sets, copy_source
+from warpcall_kernels.execution.inputs import Pool, Sets, copy_source, values_of
 from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.measuring._blocks import Blocks, check_inputs
 from warpcall_kernels.measuring._candidates import Candidate, failing

@@ -18,7 +18,7 @@ from warpcall_kernels.execution.check import draw
 from warpcall_kernels.execution.context import on_device, parse_device, same_arithmetic
 from warpcall_kernels.execution.failures import first_line
 from warpcall_kernels.execution.implementations import LIMIT, find
-from warpcall_kernels.execution.memory import copy_source
+from warpcall_kernels.execution.inputs import copy_source
 from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.measuring._blocks import Lease
 
