@@ -69,6 +69,40 @@ def test_uploads_are_timed_beside_the_shipped_implementations(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [], "the sources were deleted"
 
 
+AHEAD = """
+import time
+from warpcall_kernels.execution import serve
+
+results = {}
+ping = serve._Serving.do_ping
+
+
+def permute(x, dims):
+    if x.data_ptr() in results:
+        time.sleep(0.001)
+        return results.pop(x.data_ptr())
+    time.sleep(0.01)
+    return x.permute(dims).contiguous()
+
+
+def ahead(self, request):
+    for call in self._calls.values():
+        for inputs in call._sets.first(2):
+            results[inputs["x"].data_ptr()] = inputs["x"].permute(1, 0).contiguous()
+    return ping(self, request)
+
+
+serve._Serving.do_ping = ahead
+"""
+
+
+def test_an_upload_cannot_compute_ahead_of_our_clock(tmp_path: Path) -> None:
+    found = measured(tmp_path, {"ann/ahead": AHEAD}, "torch")
+
+    assert found["ann/ahead"]["status"] == "wrong_result", "it had the values of the call before"
+    assert found["torch"]["status"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("source", "error"),
     [
