@@ -1,8 +1,8 @@
 """Holds what another process says of its samples on a CPU against our clock.
 
-Our clock runs from the moment at which the process is resumed until its answer is here. What its
-threads compute after that, until they stand still, is added. What an exchange of messages takes, and
-the time for which others used the machine, is taken off.
+Our clock runs from the moment at which the process is resumed until its answer is here. A call takes
+at least as long as the threads of the process computed until they stood still. What an exchange of
+messages takes, and the time for which others used the machine, is taken off.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from warpcall_kernels.execution.process import RemoteProcess
 
@@ -46,17 +47,17 @@ class Usage(NamedTuple):
     """Times so far of what takes part in a sample on a CPU.
 
     Attributes:
-        ours: of the thread that measures.
+        ours_us: for which the thread that measures has waited for a CPU, in us.
         main: of the main thread of the process with uploaded code.
         all_us: that all threads of all its processes ran, in us.
     """
 
-    ours: ThreadTimes
+    ours_us: float
     main: ThreadTimes
     all_us: float
 
 
-def late(before: Usage, answered: Usage, stopped: Usage) -> float:
+def late(before: Usage, answered: tuple[float, float], stopped: Usage) -> float:
     """How much later an answer came because others used the machine, in us.
 
     A thread that waited while the upload used the CPU does not count: one of its threads could let
@@ -64,13 +65,13 @@ def late(before: Usage, answered: Usage, stopped: Usage) -> float:
 
     Args:
         before: when the request was sent.
-        answered: when the answer was received.
+        answered: for how long our thread and its main thread had waited when the answer was here.
         stopped: when no thread of the upload ran any more. Only then the kernel has counted all.
     """
     ran_us = stopped.all_us - before.all_us
     others_us = max(0.0, ran_us - (stopped.main.ran_us - before.main.ran_us))
-    ours_us = answered.ours.waited_us - before.ours.waited_us
-    main_us = answered.main.waited_us - before.main.waited_us
+    ours_us = answered[0] - before.ours_us
+    main_us = answered[1] - before.main.waited_us
     return max(0.0, ours_us - ran_us) + max(0.0, main_us - others_us)
 
 
@@ -103,14 +104,15 @@ class CpuClaims:
         begin = time.perf_counter_ns()
         answer = ask()
         self._spent_us = (time.perf_counter_ns() - begin) / 1000
-        answered = self._usage()
+        answered = self._waiting()
         self._process.stop()
         stopped = self._usage()
+        # Threads may compute after the answer, until they stand still. An honest implementation
+        # computes in as many threads as torch has, and is done when it answers.
+        threads_us = (stopped.all_us - before.all_us) / torch.get_num_threads()
+        main_us = stopped.main.ran_us - before.main.ran_us
         late_us = late(before, answered, stopped)
-        computed_us = stopped.main.ran_us - before.main.ran_us
-        self._least_us = max(self._spent_us - late_us, computed_us)
-        # A thread in the kernel goes on for a while, and others until the signal has come.
-        self._least_us += stopped.all_us - answered.all_us
+        self._least_us = max(self._spent_us - late_us, main_us, threads_us)
         return answer
 
     def time_us(self, claim_us: float, calls: int) -> float:
@@ -150,7 +152,14 @@ class CpuClaims:
         """Whether calls take long enough for our clock to confirm their times."""
         return UNCONFIRMED * median_us * calls >= SLACK_US
 
+    def _waiting(self) -> tuple[float, float]:
+        """How long our thread and the main thread of the process have waited for a CPU so far."""
+        pid = self._process.peer.pid
+        ours = times_of("self", threading.get_native_id())
+        return ours.waited_us, times_of(pid, pid).waited_us
+
     def _usage(self) -> Usage:
         peer = self._process.peer
-        ours = times_of("self", threading.get_native_id())
-        return Usage(ours, times_of(peer.pid, peer.pid), peer.cpu_us())
+        ours_us, waited_us = self._waiting()
+        main_us = times_of(peer.pid, peer.pid).ran_us
+        return Usage(ours_us, ThreadTimes(main_us, waited_us), peer.cpu_us())

@@ -135,6 +135,7 @@ class RemoteProblem:
                 for kind, address in zip(answer["kinds"], answer["outputs"], strict=True)
             )
         window.close()
+        self._process.stop()  # its threads would take time from what is measured
         return found
 
     def _output(self, window: Window, kind: Any, address: Any, device: torch.device) -> Tensor:

@@ -42,8 +42,12 @@ def read_outputs(
     with reaching():
         outputs = tuple(_tensor(window, meta, at, device) for _, meta, at in named)
         for _, meta, at in named if device.type == "cpu" else ():
-            window.write(at, torch.full((meta.nbytes,), SENTINEL, dtype=torch.uint8))
+            _overwrite(window, at, meta.nbytes)
     return outputs
+
+
+def _overwrite(window: Window, address: Address, nbytes: int) -> None:
+    window.write(address, torch.full((nbytes,), SENTINEL, dtype=torch.uint8))
 
 
 def _tensor(window: Window, meta: Meta, address: Address, device: torch.device) -> Tensor:

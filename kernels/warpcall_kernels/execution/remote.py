@@ -36,6 +36,7 @@ from warpcall_kernels.op.declaration import Meta, ParamValue
 
 MOST_READ = 16  # calls of one block whose outputs are read
 PINGS = 15
+MOST_PEAK_BYTES = 1 << 50
 MOST_LATENCY_US = 400.0  # of an answer, that a claim may hide behind
 SLACK_US = 60.0  # of our clock around one block on a GPU
 TAKE_S = 30.0  # beyond the expected time of a block
@@ -131,7 +132,8 @@ class RemoteExecutor:
         answer = self._ask("call", limit_s, "a call", first=lambda _: call_s)
         self._called = True
         peak = answer.get("peak_bytes")
-        return Called(self._outputs(answer["outputs"]), peak if type(peak) is int else None)
+        known = type(peak) is int and 0 <= peak < MOST_PEAK_BYTES
+        return Called(self._outputs(answer.get("outputs")), peak if known else None)
 
     def ready(self) -> None:
         """Call the function some times, so that it can be timed."""
@@ -172,7 +174,6 @@ class RemoteExecutor:
         if self._device.type == "cpu":  # they are read before the process may run on
             found = self._read_results(self._known.results, self._keys)
             self._ask("results", self._deadlines.call_s, "its results")  # are they tensors?
-            self.stop()
             return found
         answer = self._ask("results", self._deadlines.call_s, "its results")
         return self._read_results(answer["results"], self._places)

@@ -229,6 +229,8 @@ class Blocks:
                 continue
             with failing(c):
                 results = c.executor.results()
+                if c.remote is not None:
+                    c.remote.stop()
                 self._check_timed(c, [(self._pool.at(place), out) for place, out in results])
             self.stop_if_lost(c)
         for c in took_part:

@@ -40,6 +40,8 @@ def check_results(
                     expected.check(outputs, f"seed {seed}")
                     check_inputs(c)
                     del outputs
+                if c.remote is not None:
+                    c.remote.stop()  # its threads would take time from others
                 blocks.stop_if_lost(c)
         report("correctness")  # the next draw and its reference belong to no candidate
     blocks.free()

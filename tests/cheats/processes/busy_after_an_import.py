@@ -1,0 +1,11 @@
+"""Cannot be imported, and leaves a process that takes a CPU from others.
+
+Ends: error: ImportError
+"""
+
+import os
+
+if not os.fork():
+    while True:
+        pass
+raise ImportError("not today")

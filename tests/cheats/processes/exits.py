@@ -1,0 +1,15 @@
+"""Ends its process in a timed call.
+
+Ends: crashed: exited with status 3
+"""
+
+import itertools
+import os
+
+numbers = itertools.count()
+
+
+def permute(x, dims):
+    if next(numbers) > 8:
+        os._exit(3)
+    return x.permute(dims).contiguous()

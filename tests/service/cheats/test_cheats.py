@@ -1,0 +1,95 @@
+"""Uploads that try to fool a measurement: none succeeds, and each does without the rule against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.cheats.cheats import Cheat, cheats
+from tests.service.cheats.judge import Judge, Measured, Request, running_judge
+
+CHEATS = [one for folder in ("results", "calls", "times", "processes") for one in cheats(folder)]
+GAIN = 0.6  # of the honest time, below which a time is false; a busy machine only adds to it
+CALL_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with running_judge() as running:
+        yield running
+
+
+def measured(judge: Judge, cheat: Cheat, folder: Path, *off: str) -> Measured:
+    """Measure a cheat beside torch, without some rules."""
+    request = Request(
+        {"ann/mine": cheat.source},
+        str(folder),
+        ["torch", "ann/mine"],
+        cheat.op,
+        cheat.spec,
+        off,
+        cheat.rounds,
+        CALL_S,
+        cheat.short_us,
+    )
+    return judge.measure(request)
+
+
+def is_false(found: Measured) -> bool:
+    """Whether the time of the cheat is one that cannot be."""
+    mine, torch = found.rows["ann/mine"], found.rows["torch"]
+    return bool(mine["min_us"] < GAIN * torch["min_us"])
+
+
+def named(cheat: Cheat) -> str:
+    return cheat.name
+
+
+def test_there_are_cheats_and_each_has_an_idea() -> None:
+    assert len(CHEATS) >= 25
+    assert [one.name for one in CHEATS if not one.idea.endswith(".")] == []
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=named)
+def test_a_cheat_gets_its_true_status_and_changes_no_other_row(
+    cheat: Cheat, judge: Judge, tmp_path: Path
+) -> None:
+    found = measured(judge, cheat, tmp_path)
+
+    mine, torch = found.rows["ann/mine"], found.rows["torch"]
+    assert mine["status"] in cheat.statuses, mine["error"]
+    assert mine["status"] == "ok" or cheat.error in mine["error"]
+    assert (torch["status"], torch["error"]) == ("ok", None)
+    assert found.beside == 0, "it ran while another implementation was timed"
+    if mine["status"] == "ok" and "unconfirmed" not in mine["tags"]:
+        assert not is_false(found)
+    if mine["status"] != "ok" or mine["tags"]:
+        assert mine["relative"] is None, "it has a verdict"
+    if cheat.tag:
+        assert cheat.tag in mine["tags"]
+
+
+@pytest.mark.parametrize("cheat", [one for one in CHEATS if one.rules], ids=named)
+def test_a_cheat_succeeds_without_the_rules_against_it(
+    cheat: Cheat, judge: Judge, tmp_path: Path
+) -> None:
+    found = measured(judge, cheat, tmp_path, *cheat.rules)
+
+    mine = found.rows["ann/mine"]
+    assert (mine["status"], mine["error"]) == ("ok", None)
+    assert is_false(found) or cheat.gains == "a wrong result"
+
+
+def test_an_honest_implementation_is_ok(judge: Judge, tmp_path: Path) -> None:
+    honest: dict[str, Any] = {
+        "ann/mine": "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
+    }
+    request = Request(honest, str(tmp_path), ["torch", "ann/mine"])
+
+    found = judge.measure(request)
+
+    assert [(row["status"], row["tags"]) for row in found.rows.values()] == [("ok", [])] * 2
+    assert found.beside == 0
