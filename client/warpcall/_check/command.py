@@ -44,9 +44,9 @@ def check(
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Compare the results of your kernel with the reference in the op's odd cases.
+    """Compare your kernel with the reference in odd cases.
 
-    These are all dtypes, layouts, NaN and infinities, empty tensors, one element, odd sizes and
+    These are all dtypes of the op, layouts, NaN and infinities, empty tensors, one element, odd sizes and
     long rows. Nothing is timed. Without a GPU, Triton interprets the kernel; what only a GPU can run
     is not checked. The exit code is 1 if a result is wrong or missing, or if none of an upload could
     be checked.
