@@ -291,8 +291,8 @@ class RemoteExecutor:
 
     def _many_s(self, calls: int) -> float:
         """Seconds for a number of calls of which each has its own deadline, and usually takes less."""
-        expected_s = 0.0 if self.facts is None else calls * self._known.rough_us / 1e6
-        return self._deadlines.call_s + 3 * expected_s + (0 if self._called else TAKE_S)
+        call_s, rough_us = self._deadlines.call_s, self._known.rough_us if self.facts else 0.0
+        return call_s + calls * min(3 * rough_us / 1e6, call_s) + (0 if self._called else TAKE_S)
 
     def _write_pool(self) -> None:
         """Give the process the pool of values, from which it writes its inputs."""
