@@ -1,6 +1,6 @@
 """Replaces the function that takes a sample, and says that it took a third of its time.
 
-Ends: invalid: by our own clock
+Ends: invalid or ok
 Caught by: our clock
 """
 

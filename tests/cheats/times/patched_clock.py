@@ -1,6 +1,6 @@
 """Slows its clock down, so that its calls seem to take a tenth of their time.
 
-Ends: invalid: by our own clock
+Ends: invalid or ok
 Caught by: our clock
 """
 

@@ -1,6 +1,6 @@
 """Answers slowly when nothing is asked of it, so that a slow answer to a sample is no surprise.
 
-Ends: invalid: by our own clock
+Ends: invalid or ok
 Caught by: trusted latency
 Case: large
 """
