@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +15,34 @@ from warpcall_kernels.execution.outputs import Extent, Wrong, check_extents
 from warpcall_kernels.execution.process import reaching
 from warpcall_kernels.execution.windows import Address, Window
 from warpcall_kernels.op.declaration import Meta
+
+MOST_READ = 16  # calls of one block whose outputs are read
+MOST_READ_BYTES = 1 << 30  # of these outputs, but those of one call are always read
+
+
+def choose_calls(
+    calls: Sequence[tuple[int, Any]], metas: Mapping[str, Meta]
+) -> list[tuple[int, list[Address]]]:
+    """Choose some calls of a block at random, whose outputs are read.
+
+    Args:
+        calls: a key of each, and where its outputs lie, as the other process says.
+
+    Raises:
+        answers.Unsound: that is not what it says.
+        Wrong: two of all outputs share memory.
+    """
+    checked = [(key, answers.addresses(places)) for key, places in calls]
+    check_extents(
+        [
+            (name, answers.place(at), meta.nbytes)
+            for _, places in checked
+            for (name, meta), at in zip(metas.items(), places, strict=False)
+        ]
+    )
+    nbytes = max(1, sum(meta.nbytes for meta in metas.values()))
+    most = max(1, min(MOST_READ, len(checked), MOST_READ_BYTES // nbytes))
+    return secrets.SystemRandom().sample(checked, most)
 
 
 def read_outputs(

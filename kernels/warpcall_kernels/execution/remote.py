@@ -8,7 +8,6 @@ compared here, and its times are held against a clock of this process.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,13 +27,12 @@ from warpcall_kernels.execution.process import (
     RemoteProcess,
     reaching,
 )
-from warpcall_kernels.execution.reading import read_outputs
+from warpcall_kernels.execution.reading import choose_calls, read_outputs
 from warpcall_kernels.execution.spec import CODES
 from warpcall_kernels.execution.timed import place_of
-from warpcall_kernels.execution.windows import Window
+from warpcall_kernels.execution.windows import Address, Window
 from warpcall_kernels.op.declaration import Meta, ParamValue
 
-MOST_READ = 16  # calls of one block whose outputs are read
 PINGS = 15
 MOST_PEAK_BYTES = 1 << 50
 MOST_LATENCY_US = 400.0  # of an answer, that a claim may hide behind
@@ -46,8 +44,7 @@ class RemoteExecutor:
     """One implementation of one case in another process; the interface of `Executor`.
 
     Args:
-        role: "" for an uploaded function; of a problem's process "reference", "torch" or
-            "torch.compile".
+        role: "" for an uploaded function; of a problem "torch" or "torch.compile".
         pool: of the values of the inputs.
         metas: shapes and dtypes of the outputs.
         number: of the measurement; the process forgets those before.
@@ -133,7 +130,9 @@ class RemoteExecutor:
         self._called = True
         peak = answer.get("peak_bytes")
         known = type(peak) is int and 0 <= peak < MOST_PEAK_BYTES
-        return Called(self._outputs(answer.get("outputs")), peak if known else None)
+        with self._sound("an answer about its results"):
+            places = answers.addresses(answer.get("outputs"))
+        return Called(self._outputs(places), peak if known else None)
 
     def ready(self) -> None:
         """Call the function some times, so that it can be timed."""
@@ -206,10 +205,14 @@ class RemoteExecutor:
         answer = self._ask("tight", self._many_s(known.count), "its timed calls")
         spent_us = (time.perf_counter_ns() - begin) / 1000
         self.stop()
+        found = answer.get("results", known.tight_results)
+        results = self._read_results(found, [i % known.sets for i in range(known.count)])
+        # A copy at once: work that is not done yet must not be done before they are compared.
+        copies = [(key, tuple(t.clone() for t in outputs)) for key, outputs in results]
+        self._clock.synchronize()
         flushed_us = known.count * self._clock.flush_us() if known.flushes else 0.0
         self._tight_us.append((spent_us - self._answer_us - flushed_us) / known.count)
-        found = answer.get("results", known.tight_results)
-        return self._read_results(found, range(len(self._addresses)))
+        return copies
 
     def doubt(self, median_us: float) -> str | None:
         """Why its times cannot be right; None if our clock agrees with them.
@@ -242,9 +245,8 @@ class RemoteExecutor:
 
     def is_confirmed(self, median_us: float) -> bool:
         """Whether its calls take long enough for our clock to confirm their times."""
-        if self._device.type == "cuda":
-            return True
-        return self._claims.is_confirmed(median_us, self._known.repeats)
+        on_gpu = self._device.type == "cuda"
+        return on_gpu or self._claims.is_confirmed(median_us, self._known.repeats)
 
     def prepare_row(self, most_us: float) -> int:
         """Prepare consecutive calls, and return how many."""
@@ -368,7 +370,7 @@ class RemoteExecutor:
         self._addresses += new
 
     def _read_results(self, results: Any, keys: Container[int]) -> list[tuple[int, Outputs]]:
-        """Read the outputs of calls, at most MOST_READ of them.
+        """Read the outputs of some calls.
 
         Args:
             keys: that the results may have; those of a list must all be there, in this order.
@@ -377,8 +379,8 @@ class RemoteExecutor:
             found = answers.results(results, keys)
             if isinstance(keys, list) and [key for key, _ in found] != keys:
                 raise answers.Unsound  # some calls have no outputs
-        some = secrets.SystemRandom().sample(found, min(len(found), MOST_READ))
-        return [(key, self._outputs(addresses)) for key, addresses in some]
+            some = choose_calls(found, self._metas)
+        return [(key, self._outputs(places)) for key, places in some]
 
     @contextlib.contextmanager
     def _sound(self, what: str) -> Iterator[None]:
@@ -388,10 +390,8 @@ class RemoteExecutor:
         except answers.Unsound:
             raise self._process.broken(what) from None
 
-    def _outputs(self, addresses: Any) -> Outputs:
+    def _outputs(self, places: Sequence[Address]) -> Outputs:
         """Read the outputs of a call where they lie."""
-        with self._sound("an answer about its results"):
-            places = answers.addresses(addresses)
         inputs = [
             (f"the input {name}", answers.place(one[name]), self._layouts[name].nbytes)
             for one in self._addresses
