@@ -101,9 +101,8 @@ class RemoteExecutor:
     def write(self, which: int, values: Values) -> None:
         """Write the inputs of a set."""
         if which >= len(self._addresses):
-            self._add_sets(
-                self._ask("sets", self._deadlines.call_s, "more inputs", count=which + 1)
-            )
+            call_s = self._deadlines.call_s
+            self._add_sets(self._ask("sets", call_s, "more inputs", count=which + 1))
         self._written[which] = values
         with reaching():
             for name, flat in values.flat.items():
@@ -153,14 +152,9 @@ class RemoteExecutor:
         """Take samples, and return the time of a call in us for each. Arguments as for `Executor`."""
         if self._device.type == "cpu":
             return [self._sample(*one) for one in zip(numbers, places, strict=True)]
+        limit_s, given = self._many_s(len(numbers)), {"numbers": [*numbers], "places": [*places]}
         begin = time.perf_counter_ns()
-        answer = self._ask(
-            "take",
-            self._many_s(len(numbers)),
-            "its timed calls",
-            numbers=[*numbers],
-            places=[*places],
-        )
+        answer = self._ask("take", limit_s, "its timed calls", **given)
         spent_us = (time.perf_counter_ns() - begin) / 1000
         self._note_places(numbers, places)
         samples_us = self._times(answer, len(numbers))
@@ -200,10 +194,15 @@ class RemoteExecutor:
 
         Call `hold` before, and then write all sets of inputs.
         """
-        known = self._known
-        begin = time.perf_counter_ns()
-        answer = self._ask("tight", self._many_s(known.count), "its timed calls")
-        spent_us = (time.perf_counter_ns() - begin) / 1000
+        known, ends = self._known, list[int]()
+
+        def first(_: dict[str, Any]) -> float:
+            ends.append(time.perf_counter_ns())
+            return self._deadlines.call_s
+
+        limit_s, begin = self._many_s(known.count), time.perf_counter_ns()
+        answer = self._ask("tight", limit_s, "its timed calls", first=first)
+        spent_us = ([*ends, time.perf_counter_ns()][0] - begin) / 1000
         self.stop()
         found = answer.get("results", known.tight_results)
         results = self._read_results(found, [i % known.sets for i in range(known.count)])

@@ -277,9 +277,11 @@ class _Call:
         return {**facts, **_results(tight.results())} if tight.stays else facts
 
     def do_tight(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Calls without pauses; answers where the outputs lie, unless they stay."""
+        """Calls without pauses; says when they are done, then where outputs lie that do not stay."""
         assert self._tight is not None
+        self._sets.filled.clear()  # the other process has written other values
         self._tight.run()
+        frames.send(self._sock, {"first": True, "number": request["number"]})
         return {} if self._tight.stays else _results(self._tight.results())
 
     def do_prepare_row(self, request: dict[str, Any]) -> dict[str, Any]:

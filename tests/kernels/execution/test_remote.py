@@ -1,0 +1,136 @@
+"""An implementation on the other side of a socket: its blocks of calls without pauses.
+
+Only a clock of a GPU has such blocks. Here one of a CPU has them, and the other side is a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpcall_kernels.execution.check import Expected
+from warpcall_kernels.execution.clock import CpuClock, clock
+from warpcall_kernels.execution.inputs import Pool
+from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess
+from warpcall_kernels.execution.remote import RemoteExecutor
+from warpcall_kernels.execution.serve import Loaded, serve
+from warpcall_kernels.execution.spec import make_case
+from warpcall_kernels.execution.timed import Tight, Timed
+
+CPU = torch.device("cpu")
+CASE = make_case("permute", {"shape": [40, 30], "dtype": "F32", "params": {"dims": [1, 0]}})
+CALLS = 20
+
+
+@dataclass
+class ThreadPeer:
+    """The other side as a thread of this process, whose memory it shares."""
+
+    function: Callable[..., Any]
+    pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        self.sock, self._theirs = socket.socketpair()
+        self._thread = threading.Thread(target=serve, args=(self._theirs, self._load, "cpu"))
+        self._thread.start()
+
+    def stop(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def cpu_us(self) -> float:
+        return 0.0
+
+    def end(self) -> str:
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._theirs.close()
+        return ""
+
+    def _load(self, _: dict[str, Any]) -> Loaded:
+        return Loaded(function=self.function)
+
+
+def tightly(self: CpuClock, timed: Timed, most: int) -> Tight:
+    kept: list[tuple[int, Any]] = []
+
+    def run() -> None:
+        kept.clear()
+        for i in range(CALLS):
+            number = i % len(timed.sets)
+            kept.append((number, timed.call(timed.sets[number])))
+
+    return Tight(run, CALLS, False, False, lambda: kept)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RemoteExecutor]]:
+    monkeypatch.setattr(CpuClock, "tightly", tightly)
+    processes: list[RemoteProcess] = []
+
+    def start(function: Callable[..., Any]) -> tuple[RemoteExecutor, Pool]:
+        processes.append(RemoteProcess(lambda: ThreadPeer(function), {}))
+        pool = Pool.draw(CASE.inputs, 1, CPU)
+        made = RemoteExecutor(
+            *(processes[-1], "", CASE.params, pool, CASE.outputs, clock(CPU), Deadlines(), 1, 0.5)
+        )
+        for which in range(made.sets):
+            made.write(which, pool.at(which))
+        made.call()
+        made.ready()
+        made.tighten()
+        return made, pool
+
+    yield start  # type: ignore[misc]
+    for process in processes:
+        process.end()
+
+
+def right(x: Tensor, dims: Any) -> Tensor:
+    return x.permute(dims).contiguous()
+
+
+def test_a_block_without_pauses_has_the_outputs_of_the_values_that_were_written_last(
+    started: Callable[..., Any],
+) -> None:
+    executor, pool = started(right)
+
+    for place in (10, 500):
+        executor.hold()
+        values = [pool.at(place + which) for which in range(executor.sets)]
+        for which, one in enumerate(values):
+            executor.write(which, one)
+        results = executor.take_tight()
+
+        assert {which for which, _ in results} == set(range(executor.sets))
+        for which, outputs in results:
+            Expected(CASE, values[which], CPU).check(outputs, "a timed call")
+        assert executor.changed() is None
+    assert len(executor._tight_us) == 2
+
+
+def test_calls_of_a_block_without_pauses_that_return_one_memory_are_wrong(
+    started: Callable[..., Any],
+) -> None:
+    made: list[Tensor] = []
+
+    def one_memory_later(x: Tensor, dims: Any) -> Tensor:
+        made.append(right(x, dims) if len(made) < 8 else made[-1].copy_(right(x, dims)))
+        return made[-1]
+
+    executor, _ = started(one_memory_later)
+    executor.hold()
+
+    with pytest.raises(RemoteFailed, match="must have memory of its own") as failed:
+        executor.take_tight()
+    assert failed.value.status == "wrong_result"
