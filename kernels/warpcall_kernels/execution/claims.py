@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from warpcall_kernels.execution.process import RemoteProcess
 
 DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is invalid
 SLACK_US = 150.0  # of our clock around one sample, besides
+BLOCK_SLACK_US = 60.0  # of our clock around one block on a GPU
 MOST_EXCHANGE_US = 400.0  # in which a process is resumed, answers a request for nothing, and stops
 MOST_AGREE = 0.25  # quantile of the disagreements by which a row is judged
 UNCONFIRMED = 0.3  # share of a sample that the slack may be
@@ -73,6 +74,18 @@ def late(before: Usage, answered: tuple[float, float], stopped: Usage) -> float:
     ours_us = answered[0] - before.ours_us
     main_us = answered[1] - before.main.waited_us
     return max(0.0, ours_us - ran_us) + max(0.0, main_us - others_us)
+
+
+def longer_us(blocks_us: Sequence[float], calls: int, claim_us: float) -> float:
+    """The time of a call on a GPU by our clock if it is longer than a process says, else 0.
+
+    Args:
+        blocks_us: the time of a call in each block without pauses, by our clock.
+        calls: in a block.
+    """
+    least_us = min(blocks_us, default=0.0)
+    allowed_us = claim_us * (1 + DISAGREEMENT) + BLOCK_SLACK_US / calls
+    return least_us if least_us > allowed_us else 0.0
 
 
 class CpuClaims:

@@ -17,16 +17,11 @@ import torch
 
 from warpcall_kernels.execution import answers
 from warpcall_kernels.execution.answers import Facts
-from warpcall_kernels.execution.claims import DISAGREEMENT, CpuClaims
+from warpcall_kernels.execution.claims import CpuClaims, longer_us
 from warpcall_kernels.execution.clock import SWAPPED, Clock
 from warpcall_kernels.execution.executor import Called, Outputs, kept_results
 from warpcall_kernels.execution.inputs import Pool, Values, is_image
-from warpcall_kernels.execution.process import (
-    Deadlines,
-    RemoteFailed,
-    RemoteProcess,
-    reaching,
-)
+from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess, reaching
 from warpcall_kernels.execution.reading import choose_calls, read_outputs
 from warpcall_kernels.execution.spec import CODES
 from warpcall_kernels.execution.timed import place_of
@@ -36,7 +31,6 @@ from warpcall_kernels.op.declaration import Meta, ParamValue
 PINGS = 15
 MOST_PEAK_BYTES = 1 << 50
 MOST_LATENCY_US = 400.0  # of an answer, that a claim may hide behind
-SLACK_US = 60.0  # of our clock around one block on a GPU
 TAKE_S = 30.0  # beyond the expected time of a block
 
 
@@ -221,14 +215,11 @@ class RemoteExecutor:
         """
         if self._claims_over > 1:
             return "its own times add up to more than the time that passed"
-        known, real_us = self._known, 0.0
-        if self.is_confirmed(median_us):
-            found = self._claims.disagreement(known.repeats)
-            median_us, real_us = found or (median_us, 0.0)
-        if self._tight_us:  # on a GPU
-            least_us = min(self._tight_us)
-            if least_us > median_us * (1 + DISAGREEMENT) + SLACK_US / known.count:
-                real_us = least_us
+        if not self.is_confirmed(median_us):
+            return None
+        found = self._claims.disagreement(self._known.repeats)  # on a CPU
+        longest_us = longer_us(self._tight_us, self._known.count, median_us)  # on a GPU
+        median_us, real_us = found or (median_us, longest_us)
         if not real_us:
             return None
         return (
@@ -243,9 +234,15 @@ class RemoteExecutor:
         return self._claims.hidden_share(median_us, self._known.repeats)
 
     def is_confirmed(self, median_us: float) -> bool:
-        """Whether its calls take long enough for our clock to confirm their times."""
-        on_gpu = self._device.type == "cuda"
-        return on_gpu or self._claims.is_confirmed(median_us, self._known.repeats)
+        """Whether our clock can confirm the times of its calls.
+
+        On a CPU they must take long enough. On a GPU our clock also counts the time in which calls
+        are queued that no graph captures.
+        """
+        if self._device.type == "cpu":
+            return self._claims.is_confirmed(median_us, self._known.repeats)
+        captured = "not captured" not in self._known.tags
+        return captured or not longer_us(self._tight_us, self._known.count, median_us)
 
     def prepare_row(self, most_us: float) -> int:
         """Prepare consecutive calls, and return how many."""

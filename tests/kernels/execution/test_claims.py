@@ -6,7 +6,16 @@ import os
 import threading
 from typing import Any
 
-from warpcall_kernels.execution.claims import CpuClaims, ThreadTimes, Usage, late, times_of
+import pytest
+
+from warpcall_kernels.execution.claims import (
+    CpuClaims,
+    ThreadTimes,
+    Usage,
+    late,
+    longer_us,
+    times_of,
+)
 
 BEFORE = Usage(100.0, ThreadTimes(50.0, 20.0), 70.0)
 
@@ -78,3 +87,18 @@ def test_what_may_be_hidden_is_a_smaller_share_of_a_longer_call() -> None:
     assert found.hidden_share(500, 64) < found.hidden_share(500, 1)
     assert [found.is_confirmed(us, 1) for us in (499, 501)] == [False, True]
     assert found.is_confirmed(10, 64)
+
+
+@pytest.mark.parametrize(
+    ("blocks_us", "claim_us", "found_us"),
+    [
+        ([], 10.0, 0.0),
+        ([12.0, 11.0, 40.0], 10.5, 0.0),
+        ([12.0, 11.0, 40.0], 10.0, 11.0),
+        ([22.0, 21.0], 10.0, 21.0),
+    ],
+)
+def test_the_shortest_block_on_a_gpu_tells_how_long_a_call_takes_at_least(
+    blocks_us: list[float], claim_us: float, found_us: float
+) -> None:
+    assert longer_us(blocks_us, 120, claim_us) == found_us
