@@ -1,7 +1,7 @@
 """A forked process that writes the result after the function has returned.
 
 Ends: wrong_result: a timed call
-Caught by: values of timed calls
+Caught by: values of timed calls, our clock
 Gains: a wrong result
 """
 

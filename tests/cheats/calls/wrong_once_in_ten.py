@@ -2,7 +2,7 @@
 
 Ends: wrong_result: a timed call
 Caught by: values of timed calls
-Rounds: 100
+Rounds: 500
 Gains: a wrong result
 """
 
