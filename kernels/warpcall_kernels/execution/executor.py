@@ -199,10 +199,12 @@ class Executor:
         assert self.pool is not None
         if self._sets.filled.get(number) == (self, place):
             return
-        if self._sets.filled.get(number, (None, None))[1] != place:
-            self._sets.write(number, self.pool.at(place), self)
+        values = self.pool.at(place)
+        if self._sets.filled.get(number, (None, None))[1] == place:
+            self._sets.written[number] = self, values
+        else:
+            self._sets.write(number, values, self)
         self._sets.filled[number] = self, place
-        self._sets.written[number] = self, self.pool.at(place)
 
     def _call(self, inputs: Inputs) -> Any:
         try:
