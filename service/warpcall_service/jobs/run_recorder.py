@@ -4,6 +4,9 @@ While the database cannot be written, changes wait and are tried again until the
 changes of a run whose job another server has taken over are dropped: each transaction first checks
 that the run's claim still holds. Progress whose write fails is dropped, too: it may have been
 written without this server having learned of it, and would then be there twice.
+
+A change that the database refuses, or that cannot be made from what the job sent, would fail for
+ever. It is no outage: the run is stopped, and its job ends as `invalid`.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, Metric
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import UNFINISHED, State
+from warpcall.jobs import UNFINISHED, ExitClass, State
 from warpcall_service.artefacts.profiles import ProfileWriter
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
@@ -45,6 +50,8 @@ PROGRESS_S = 2.0  # between two progress events about the same phase of the same
 PROGRESS_BURST = 200.0
 PROGRESS_PER_S = 4.0
 MAX_WAITING = 1000  # changes that wait to be written; no progress is added to them
+MOST_CONFLICTS = 10  # attempts to write a change that conflicts with other rows
+REFUSED = "what its process sent cannot be stored; the server's log says why"
 
 Change = Callable[[Session, Job], None]
 
@@ -99,7 +106,8 @@ class RunRecorder:
     """Writes the changes of one running job.
 
     Args:
-        on_claim_lost: called once, when a transaction finds that the claim does not hold any more.
+        stop: stops the run, with an exit class and a detail. It is called when a transaction finds
+            that the claim does not hold any more, and when a change was refused.
         profiles: stores the profiles of the run; None if it makes none.
 
     Attributes:
@@ -110,14 +118,15 @@ class RunRecorder:
         self,
         database: JobDatabase,
         claim: Claim,
-        on_claim_lost: Callable[[], None],
+        stop: Callable[[ExitClass, str], None],
         profiles: ProfileWriter | None = None,
     ) -> None:
         self.claim_lost = False
         self._database = database
         self._claim = claim
-        self._on_claim_lost = on_claim_lost
+        self._stop = stop
         self._profiles = profiles
+        self._refused = False
         self._trouble = ""
         self._state: State = "preparing"
         self._phase: tuple[object, ...] = ()
@@ -172,10 +181,14 @@ class RunRecorder:
 
         def write_end(session: Session, job: Job) -> None:
             nonlocal state
-            lifecycle.end_run(session, job, outcome, counts=counts)
+            invalid = replace(outcome, exit_class="invalid", detail=REFUSED)
+            lifecycle.end_run(session, job, invalid if self._refused else outcome, counts=counts)
             state = job.state  # type: ignore[assignment]  # the database holds only states
 
         self.put(write_end, charges=True)
+        await self._changes.join()
+        if state is None and self._refused:  # perhaps it was this end that was refused
+            self.put(write_end, charges=True)
         await self.close()
         return None if self.claim_lost else state
 
@@ -220,10 +233,16 @@ class RunRecorder:
             self._database.notify(self._claim.number)
 
     async def _make(self, waiting: _Waiting) -> None:
+        conflicts = 0
         while True:
             try:
                 await self._database.write(self._changed, waiting.change, waiting.charges)
             except StoreError as error:
+                conflicts += isinstance(error.__cause__, IntegrityError)
+                if conflicts == MOST_CONFLICTS:
+                    log.exception("something that a job did is lost")
+                    self._refuse()
+                    return
                 if error.reason != self._trouble:  # else each retry would log the same reason
                     log.error("what a job did waits to be written: %s", error.reason)
                 self._trouble = error.reason
@@ -232,14 +251,20 @@ class RunRecorder:
                 await asyncio.sleep(RETRY_S)
             except queue.ClaimLost:
                 self.claim_lost = True
-                self._on_claim_lost()
+                self._stop("interrupted", "another server has taken the job over")
                 return
             except Exception:
                 log.exception("something that a job did is lost")
+                self._refuse()
                 return
             else:
                 self._trouble = ""
                 return
+
+    def _refuse(self) -> None:
+        """Stop the run, whose job ends as invalid."""
+        self._refused = True
+        self._stop("invalid", REFUSED)
 
     def _changed(self, session: Session, change: Change, charges: bool) -> None:
         if charges:

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall.jobs import ExitClass
 from warpcall_service.artefacts import profiles
 from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
@@ -313,15 +314,15 @@ class Scheduler:
     def _start_run(self, claimed: _Claimed, lane: Lane) -> None:
         self._database.notify(claimed.claim.number)
 
-        def claim_lost() -> None:
-            run.stop("interrupted", "another server has taken the job over")
+        def stop(exit_class: ExitClass, detail: str) -> None:
+            run.stop(exit_class, detail)
 
         writer = profiles.ProfileWriter(
             self._artefacts,
             lambda session: queue.lock_claimed(session, claimed.claim),
             claimed.task["implementations"],
         )
-        recorder = RunRecorder(self._database, claimed.claim, claim_lost, writer)
+        recorder = RunRecorder(self._database, claimed.claim, stop, writer)
         tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
         run = Run(
             claimed.task, tag, lane.hello, lane.device_lease, self._settings, recorder.on_event

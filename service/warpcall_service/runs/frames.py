@@ -1,7 +1,8 @@
 """What a job's process may send: each frame is checked before anything else sees it.
 
 The process runs modules of the operator, and results have texts that uploads wrote. A frame that does
-not fit is refused, and the run with it.
+not fit is refused, and the run with it. The texts of all frames are made printable. Frames of all kinds
+are paced together, so that the event loop serves others whatever a process sends.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.runs.events import ProfileMade
 from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
 from warpcall_service.runs.results import (
+    MAX_COUNT,
     MAX_IMPLEMENTATIONS,
+    MOST,
     CaseModel,
     Name,
     Number,
     OddCasesModel,
+    Printable,
     Strict,
+    Us,
 )
+from warpcall_service.text import printable
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
 SMALL_BYTES = (
@@ -34,14 +40,20 @@ SMALL_BYTES = (
 )  # a frame of so many bytes is parsed in the event loop; only a result has more
 # Parsing takes 10 ms with so many of each character, and would take 700 ms with 2 MB of brackets.
 # The interpreter's lock is held meanwhile, in whatever thread.
-MOST = {b"[": 4000, b"{": 4000, b":": 10_000, b'"': 30_000, b",": 80_000}
-PROGRESS_PER_S = 100.0  # frames on average; the process waits if it sends more
-PROGRESS_BURST = 1000.0
+MOST_SIGNS = {b"[": 4000, b"{": 4000, b":": 10_000, b'"': 30_000, b",": 80_000}
+# What a process may take of the event loop's time: so much on average, and so many seconds at once
+# beyond that. It waits in its own send if it sends more. An honest run uses some 4 %: 400 frames a
+# second while calls wait between its blocks.
+LOOP_SHARE = 0.1
+LOOP_BURST_S = 0.1
+# A frame counts as so much of it, or as the time that it took, whichever is more.
+FRAME_S = 1e-4
+BYTE_S = 1e-8  # for each byte
 
 MAX_PLACE = 200  # characters of the place of a fault
 LIMIT = "copy"  # the implementation that is measured beside all others
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Finite = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
 Phase = Literal["preparing", "correctness", "warmup", "rounds", "extras"]
 
 
@@ -52,12 +64,16 @@ class FrameRefused(Exception):
 class _Hello(Strict):
     fingerprint: Annotated[
         dict[
-            Annotated[str, StringConstraints(max_length=64)],
-            Annotated[str, StringConstraints(max_length=256)] | bool | int | _Finite | None,
+            Annotated[str, StringConstraints(max_length=64), Printable],
+            Annotated[str, StringConstraints(max_length=256), Printable]
+            | bool
+            | Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
+            | _Finite
+            | None,
         ],
         Field(max_length=64),
     ]
-    environment: Annotated[str, StringConstraints(max_length=1000)]
+    environment: Annotated[str, StringConstraints(max_length=255), Printable]
     sources: dict[Name, Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]]
 
 
@@ -72,7 +88,7 @@ class _Progress(Strict):
     implementation: Name | None = None
     rounds: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     half_width: Number | None = None
-    medians_us: Annotated[dict[Name, Number], Field(max_length=MAX_IMPLEMENTATIONS)] | None = None
+    medians_us: Annotated[dict[Name, Us], Field(max_length=MAX_IMPLEMENTATIONS)] | None = None
 
 
 class _Result(Strict):
@@ -86,12 +102,12 @@ class _Profile(Strict):
     file: Annotated[str, StringConstraints(max_length=32)]
     data: Annotated[str, StringConstraints(max_length=-(-PIECE_BYTES // 3) * 4)]
     last: bool
-    error: Annotated[str, StringConstraints(max_length=1000)]
+    error: Annotated[str, StringConstraints(max_length=1000), Printable]
 
 
 class _Ended(Strict):
     exit_class: Annotated[ExitClass, Field(alias="class")]
-    detail: Annotated[str, StringConstraints(max_length=4000)]
+    detail: Annotated[str, StringConstraints(max_length=4000), Printable]
 
 
 class _Frame(Strict):
@@ -132,11 +148,13 @@ class FrameReader:
         self._odd = {*task.get("odd", [])}  # uploads whose odd cases may be reported
         self._profiles = _ProfilePieces(task)
         self._ready = self._leased = self._ended = False
-        self._tokens = PROGRESS_BURST
+        self._left_s = LOOP_BURST_S  # of the event loop's time
         self._filled_at = time.monotonic()
 
     async def read(self) -> Frame:
-        """Read and check the next frame.
+        """Read and check the next frame, after a pause if the process sends too much.
+
+        Other tasks run between any two frames, also if all of them have arrived.
 
         Raises:
             FrameRefused: it is not what an honest process sends.
@@ -146,19 +164,20 @@ class FrameReader:
         if nbytes > MAX_BYTES:
             raise FrameRefused(f"a frame of {nbytes} bytes, more than {MAX_BYTES}")
         text = await self._reader.readexactly(nbytes)
+        began_s = time.thread_time()
         if nbytes <= SMALL_BYTES:
             frame = _parse(text)
         else:
-            if any(text.count(sign) > most for sign, most in MOST.items()):
+            if any(text.count(sign) > most for sign, most in MOST_SIGNS.items()):
                 raise FrameRefused("a frame of too many parts")
             frame = await asyncio.to_thread(_parse, text)
+            began_s = time.thread_time()
         self._check(frame)
         if nbytes > SMALL_BYTES and frame.kind not in ("result", "profile"):
             raise FrameRefused(f"a {frame.kind} of {nbytes} bytes")
-        if frame.kind == "progress":
-            await self._pace()
         if frame.kind == "profile":
-            return Frame("profile", self._profiles.take(frame.value))
+            frame = Frame("profile", self._profiles.take(frame.value))
+        await self._pace(max(FRAME_S, BYTE_S * nbytes, time.thread_time() - began_s))
         return frame
 
     def _check(self, frame: Frame) -> None:
@@ -204,13 +223,12 @@ class FrameReader:
         case["op"], case["precision"] = self._task["op"], self._task["precision"]
         case["spec"], case["seed"] = self._specs.pop(position), self._task["seed"] + position
 
-    async def _pace(self) -> None:
-        """Read more slowly what comes too fast: the process then waits in its own send."""
+    async def _pace(self, took_s: float) -> None:
+        """Let other tasks run, and wait if the process has taken too much of the loop's time."""
         now = time.monotonic()
-        grown = self._tokens + (now - self._filled_at) * PROGRESS_PER_S
-        self._tokens, self._filled_at = min(PROGRESS_BURST, grown) - 1, now
-        if self._tokens < 0:
-            await asyncio.sleep(-self._tokens / PROGRESS_PER_S)
+        grown_s = self._left_s + (now - self._filled_at) * LOOP_SHARE
+        self._left_s, self._filled_at = min(LOOP_BURST_S, grown_s) - took_s, now
+        await asyncio.sleep(max(0.0, -self._left_s / LOOP_SHARE))
 
 
 class _ProfilePieces:
@@ -266,9 +284,9 @@ def _parse(text: bytes) -> Frame:
         found = _FRAME.validate_json(text).model_dump(by_alias=True, exclude_unset=True)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, fault["loc"]))[:MAX_PLACE]
+        place = printable(".".join(map(str, fault["loc"]))[:MAX_PLACE])
         raise FrameRefused(
-            f"a frame with a fault at {place or 'its begin'}: {fault['msg']}"
+            f"a frame with a fault at {place or 'its begin'}: {printable(fault['msg'])[:MAX_PLACE]}"
         ) from None
     if len(found) != 1:
         raise FrameRefused(f"a frame with {len(found)} members")

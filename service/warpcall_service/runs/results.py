@@ -1,6 +1,8 @@
 """The result of one case as a job's process sends it.
 
 The fields are those of `warpcall_kernels.measuring.CaseResult`, which describes them, with bounds.
+All texts are made printable. The bounds of numbers are wide, but quotients and products of two such
+numbers are finite, so that whatever computes with stored results can rely on that.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pydantic import (
 )
 
 from warpcall.jobs import Verdict
+from warpcall_service.text import printable
 
 MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are masked, and a block
 MAX_IMPLEMENTATIONS = 9  # of a request, and the copy
@@ -24,20 +27,32 @@ MAX_TEXT = 4096  # characters of an error or a traceback
 MAX_COUNT = 1 << 62
 MAX_READINGS = 2000  # as in `measuring`
 MAX_ODD_CASES = 10_000
+LEAST, MOST = 1e-18, 1e18  # of positive numbers
+MOST_US = 1e10  # of a time: 2.8 hours
 
 
 def _cut(text: str) -> str:
     return text[:MAX_TEXT]
 
 
-Text = Annotated[str, AfterValidator(_cut)]
-Name = Annotated[str, StringConstraints(max_length=160)]
-Word = Annotated[str, StringConstraints(max_length=200)]
+def _check_least(value: float) -> float:
+    if 0 < value < LEAST:
+        raise ValueError(f"it must be 0 or at least {LEAST:g}, got {value:g}")
+    return value
+
+
+Printable = AfterValidator(printable)
+Text = Annotated[str, AfterValidator(_cut), Printable]
+Name = Annotated[str, StringConstraints(max_length=160), Printable]
+Word = Annotated[str, StringConstraints(max_length=200), Printable]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of us, bytes, mJ, or a ratio
+Number = Annotated[  # of GB/s, mJ, W, s, or a ratio
+    float, Field(ge=0, le=MOST, allow_inf_nan=False), AfterValidator(_check_least)
+]
+Us = Annotated[Number, Field(le=MOST_US)]
 Tags = Annotated[list[Word], Field(max_length=16, fail_fast=True)]
 OddCount = Annotated[int, Field(ge=0, le=MAX_ODD_CASES)]
-OddText = Annotated[str, StringConstraints(max_length=500)]
+OddText = Annotated[str, StringConstraints(max_length=500), Printable]
 T = TypeVar("T")
 Readings = Annotated[list[T], Field(max_length=MAX_READINGS, fail_fast=True)]
 Status = Literal[
@@ -75,22 +90,22 @@ class ImplementationModel(Strict):
     traceback: Text | None
     method: Word | None
     n: Count
-    median_us: Number | None
-    p5_us: Number | None
-    p25_us: Number | None
-    p75_us: Number | None
-    p95_us: Number | None
-    min_us: Number | None
-    ci_low_us: Number | None
-    ci_high_us: Number | None
+    median_us: Us | None
+    p5_us: Us | None
+    p25_us: Us | None
+    p75_us: Us | None
+    p95_us: Us | None
+    min_us: Us | None
+    ci_low_us: Us | None
+    ci_high_us: Us | None
     relative: RatioModel | None
     gb_per_s: Number | None
     share_of_limit: Number | None
     peak_bytes: Count | None
-    hot_us: Number | None
-    host_us: Number | None
+    hot_us: Us | None
+    host_us: Us | None
     energy_mj: Number | None
-    samples_us: Annotated[list[Number | None], Field(max_length=MAX_ROUNDS, fail_fast=True)]
+    samples_us: Annotated[list[Us | None], Field(max_length=MAX_ROUNDS, fail_fast=True)]
     tags: Tags
 
 
@@ -114,7 +129,7 @@ class ReadingsModel(Strict):
 
 
 class CaseModel(Strict):
-    key: Annotated[str, StringConstraints(max_length=4096)]
+    key: Annotated[str, StringConstraints(max_length=4096), Printable]
     op: Name
     spec: dict[str, Any]
     device: Word

@@ -243,6 +243,7 @@ class Run:
                 self._last_message = time.monotonic()
                 self._on_event(StateChanged("running"))
                 writer.write(frame({"go": True, "block_s": self._lease.block_s}))
+                await writer.drain()  # a process that only requests gets no further answers
             case "release":
                 self._release()
             case "odd":

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from warpcall.errors import Unavailable
+from warpcall.errors import InvalidInput, Unavailable
 
 FILE = "warpcall.sqlite3"
 WAIT_S = 5  # to wait for another process that writes, and for a connection
@@ -59,6 +59,16 @@ class StoreError(Unavailable):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class ValueRefused(InvalidInput):
+    """The database refuses a value, such as a text with a NUL. The same use of it never succeeds.
+
+    The callers of routes whose values are checked never see it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the database refuses a text or a number of this request")
 
 
 class Store:
@@ -106,6 +116,7 @@ class Store:
 
         Raises:
             StoreError: the database cannot be read.
+            ValueRefused: it refuses a value of a query.
         """
         with self._connected("read") as connection, Session(connection) as session:
             yield session
@@ -116,6 +127,7 @@ class Store:
 
         Raises:
             StoreError: the database cannot be written; nothing was changed.
+            ValueRefused: it refuses a value; nothing was changed.
         """
         with (
             self._connected("written") as connection,
@@ -197,6 +209,8 @@ class Store:
             with self._engine.connect() as connection:
                 yield connection
         except SQLAlchemyError as error:
+            if _is_about_value(error):
+                raise ValueRefused from error
             raise StoreError(
                 f"the database {self.label} cannot be {verb}: {_meaning(error)}", retry_after_s=5
             ) from error
@@ -343,11 +357,22 @@ def _connect_args(url: sa.URL) -> dict[str, Any]:
     }
 
 
+def _is_about_value(error: SQLAlchemyError) -> bool:
+    """Whether the database refused a value: of the wrong form or range, or too large."""
+    return isinstance(error, DataError) or _code(error).startswith(("22", "54"))
+
+
 def _meaning(error: SQLAlchemyError) -> str:
-    original: Any = error.orig if isinstance(error, DBAPIError) else error
-    code = getattr(original, "sqlite_errorname", None) or getattr(original, "sqlstate", None) or ""
+    code = _code(error)
     for beginning, meaning in _MEANINGS.items():
         if code.startswith(beginning):
             return meaning
+    original = error.orig if isinstance(error, DBAPIError) else error
     lines = str(original).strip().splitlines()
     return lines[0] if lines else type(original).__name__
+
+
+def _code(error: SQLAlchemyError) -> str:
+    """The error code of SQLite or PostgreSQL; empty if there is none."""
+    original: Any = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(original, "sqlite_errorname", None) or getattr(original, "sqlstate", None) or ""

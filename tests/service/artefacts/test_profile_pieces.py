@@ -13,7 +13,7 @@ from pydantic import ByteSize
 from tests.service import job_rows
 from tests.service.artefacts.kept import keeping
 from tests.service.databases import Database
-from tests.service.runs.test_frames import HELLO, TASK, case
+from tests.service.runs.sent_frames import HELLO, TASK, case
 from tests.service.stored import number, result
 from warpcall_service.artefacts import profiles
 from warpcall_service.artefacts.profiles import ProfileWriter

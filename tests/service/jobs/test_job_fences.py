@@ -125,7 +125,7 @@ def test_a_run_whose_job_was_taken_writes_nothing(
 
     async def write() -> None:
         database = JobDatabase(store)
-        recorder = RunRecorder(database, claimed(first), lambda: replaced.append(True))
+        recorder = RunRecorder(database, claimed(first), lambda *_: replaced.append(True))
         recorder.put(CHANGES[what], charges=what in ("end", "put back"))
         recorder.put(CHANGES["event"])
         await recorder.close()
@@ -157,7 +157,7 @@ def test_an_end_that_is_written_twice_is_written_once(store: Store) -> None:
     async def write() -> None:
         database = JobDatabase(store)
         for _ in range(2):
-            recorder = RunRecorder(database, claimed(job), lambda: None)
+            recorder = RunRecorder(database, claimed(job), lambda *_: None)
             recorder.put(CHANGES["state"])
             recorder.put(CHANGES["state"])
             recorder.put(CHANGES["end"], charges=True)
@@ -180,7 +180,7 @@ def test_a_run_that_ends_and_one_who_cancels_do_not_block_each_other(store: Stor
 
         async def write(job: Job = job) -> None:
             database = JobDatabase(store)
-            recorder = RunRecorder(database, claimed(job), lambda: None)
+            recorder = RunRecorder(database, claimed(job), lambda *_: None)
             recorder.put(CHANGES["end"], charges=True)
             await asyncio.gather(database.write(cancel, job), recorder.close())
             database.close()

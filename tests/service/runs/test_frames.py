@@ -5,12 +5,25 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import time
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from tests.service.runs.sent_frames import (
+    ENDED,
+    HELLO,
+    PROGRESS,
+    READINGS,
+    RELEASE,
+    SPEC,
+    TASK,
+    WANT,
+    measured,
+    odd,
+    read,
+    result,
+)
 from warpcall_kernels.measuring import (
     CaseResult,
     ImplementationResult,
@@ -22,99 +35,6 @@ from warpcall_kernels.measuring import (
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.runs import frames, results
 from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
-from warpcall_service.runs.messages import Task
-
-SPEC = {"shape": [8, 8]}
-TASK: Task = {
-    "device": "cpu",
-    "modules": {},
-    "uploads": [],
-    "problem": None,
-    "sandboxed": True,
-    "op": "permute",
-    "implementations": ["torch", "ann/mine"],
-    "precision": "quick",
-    "seed": 40,
-    "cases": [(3, SPEC)],
-    "memory_bytes": 1 << 30,
-    "threads": 1,
-    "odd": ["ann/mine"],
-}
-HELLO = {
-    "hello": {
-        "fingerprint": {"device": "CPU", "cores": 2, "cuda": None},
-        "environment": "x",
-        "sources": {},
-    }
-}
-PROGRESS = {
-    "progress": {
-        "position": 3,
-        "phase": "rounds",
-        "rounds": 5,
-        "half_width": None,
-        "medians_us": {"copy": 1.5},
-    }
-}
-READINGS = {"rounds": [2], "sm_clock_mhz": [None], "power_w": [1.5], "temperature_c": [40]}
-ODD_FOUND = {
-    "right": 50,
-    "wrong": 1,
-    "failed": 0,
-    "raised": 2,
-    "not_checked": 0,
-    "first_case": "permute x=F32[4,6]:strided dims=1,0",
-    "first_reason": "out differs",
-}
-WANT, RELEASE = {"want": True}, {"release": True}
-ENDED = {"ended": {"class": "ok", "detail": ""}}
-
-
-def measured(name: str, **changes: Any) -> dict[str, Any]:
-    samples = (1.0, None, 2)
-    made = ImplementationResult(name, "ok", n=2, median_us=1.5, samples_us=samples, tags=("x",))
-    return {**dataclasses.asdict(made), **changes}
-
-
-def case(**changes: Any) -> dict[str, Any]:
-    made = CaseResult(
-        key="permute",
-        op="permute",
-        spec=SPEC,
-        device="cuda:0",
-        clock="perf_counter",
-        precision="quick",
-        seed=1,
-        bytes_moved=512,
-        output_bytes=256,
-        implementations=(),
-        rounds=3,
-        masked=(Masked(1, "the clock fell"),),
-        a_a=Ratio(1.0, None, 1.1, 3, "same"),
-    )
-    asked = [measured(name) for name in TASK["implementations"]]
-    return {**made.to_json(), "implementations": asked, "limit": measured("copy"), **changes}
-
-
-def result(position: int = 3, **changes: Any) -> dict[str, Any]:
-    return {"result": {"position": position, "case": case(**changes)}}
-
-
-def odd(name: str = "ann/mine", **changes: Any) -> dict[str, Any]:
-    return {"odd": {"implementation": name, "found": {**ODD_FOUND, **changes}}}
-
-
-def read(*sent: object) -> list[Frame]:
-    """The frames that are read when these are sent; bytes are sent as they are."""
-
-    async def play() -> list[Frame]:
-        reader = asyncio.StreamReader()
-        for one in sent:
-            reader.feed_data(one if isinstance(one, bytes) else frame(one))
-        frames_read, left = FrameReader(TASK, reader), len(sent)
-        return [await frames_read.read() for _ in range(left)]
-
-    return asyncio.run(play())
 
 
 def test_an_honest_run_is_read_as_it_was_sent() -> None:
@@ -255,23 +175,6 @@ def test_an_error_and_a_traceback_are_cut_to_their_length() -> None:
     value = read(HELLO, result(limit=long))[-1].value["case"]["limit"]
 
     assert (len(value["error"]), len(value["traceback"])) == (4096, 4096)
-
-
-def test_a_flood_of_progress_makes_its_process_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    paused: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        paused.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", pause)
-    monkeypatch.setattr(time, "monotonic", lambda: 1.0)
-
-    read(HELLO, *[PROGRESS] * 1000)
-    burst = list(paused)
-    read(HELLO, *[PROGRESS] * 1003)
-
-    assert burst == []
-    assert paused == pytest.approx([0.01, 0.02, 0.03])
 
 
 @pytest.mark.parametrize(

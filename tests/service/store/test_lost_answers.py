@@ -89,7 +89,7 @@ def test_events_that_were_written_without_an_answer_are_there_once(
 
     async def play() -> None:
         jobs = JobDatabase(store)
-        recorder = RunRecorder(jobs, claimed(job), lambda: None)
+        recorder = RunRecorder(jobs, claimed(job), lambda *_: None)
         with postgres.losing_answers():
             recorder.on_event(Progress({"position": 0, "phase": "rounds"}))
             recorder.on_event(StateChanged("running"))

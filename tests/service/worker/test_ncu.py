@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.runs.test_frames import TASK
+from tests.service.runs.sent_frames import TASK
 from tests.service.uploads.sources import SHORT
 from tests.service.worker.fake_ncu import installed
 from tests.service.worker.ncu_tables import table
