@@ -30,7 +30,6 @@ class Facts:
         sets: number of its sets of inputs.
         count, flushes: as for `Tight`.
         tight_results: where the outputs of calls without pauses lie, if they stay there.
-        results: where those of the last sample lie, on a CPU.
     """
 
     method: str
@@ -42,7 +41,6 @@ class Facts:
     count: int = 1
     flushes: bool = False
     tight_results: Sequence[Any] = ()
-    results: Sequence[Any] = ()
 
 
 def facts(answer: Mapping[str, Any]) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,41 @@ from warpcall_kernels.execution.process import reaching
 from warpcall_kernels.execution.windows import Address, Window
 from warpcall_kernels.op.declaration import Meta
 
+SAMPLES_READ = 4  # of one block on a CPU whose outputs are read
 MOST_READ = 16  # calls of one block whose outputs are read
 MOST_READ_BYTES = 1 << 30  # of these outputs, but those of one call are always read
+
+Results = list[tuple[int, tuple[Tensor, ...]]]
+"""Outputs of calls, each with the place of its values in the pool."""
+
+
+class RandomSamples:
+    """Outputs of some samples of a block on a CPU, of which each is as likely to be chosen.
+
+    They are read after the sample, because the process frees them before its next one. The choice is
+    Algorithm R of Vitter, "Random sampling with a reservoir", 1985.
+
+    Args:
+        metas: of the outputs of one call.
+    """
+
+    def __init__(self, metas: Mapping[str, Meta]) -> None:
+        self._most = max(1, min(SAMPLES_READ, MOST_READ_BYTES // _nbytes(metas)))
+        self._seen = 0
+        self._chosen: list[Results] = []
+
+    def add(self, read: Callable[[], Results]) -> None:
+        """Count a sample, and read its outputs if it is chosen."""
+        self._seen += 1
+        if len(self._chosen) < self._most:
+            self._chosen.append(read())
+        elif (place := secrets.randbelow(self._seen)) < self._most:
+            self._chosen[place] = read()
+
+    def take(self) -> Results:
+        """The outputs of the chosen samples. The next block begins."""
+        chosen, self._chosen, self._seen = self._chosen, [], 0
+        return [one for results in chosen for one in results]
 
 
 def choose_calls(
@@ -40,8 +73,7 @@ def choose_calls(
             for (name, meta), at in zip(metas.items(), places, strict=False)
         ]
     )
-    nbytes = max(1, sum(meta.nbytes for meta in metas.values()))
-    most = max(1, min(MOST_READ, len(checked), MOST_READ_BYTES // nbytes))
+    most = max(1, min(MOST_READ, len(checked), MOST_READ_BYTES // _nbytes(metas)))
     return secrets.SystemRandom().sample(checked, most)
 
 
@@ -74,6 +106,10 @@ def read_outputs(
         for _, meta, at in named if device.type == "cpu" else ():
             _overwrite(window, at, meta.nbytes)
     return outputs
+
+
+def _nbytes(metas: Mapping[str, Meta]) -> int:
+    return max(1, sum(meta.nbytes for meta in metas.values()))
 
 
 def _overwrite(window: Window, address: Address, nbytes: int) -> None:

@@ -22,7 +22,7 @@ from warpcall_kernels.execution.clock import SWAPPED, Clock
 from warpcall_kernels.execution.executor import Called, Outputs, kept_results
 from warpcall_kernels.execution.inputs import Pool, Values, is_image
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess, reaching
-from warpcall_kernels.execution.reading import choose_calls, read_outputs
+from warpcall_kernels.execution.reading import RandomSamples, Results, choose_calls, read_outputs
 from warpcall_kernels.execution.spec import CODES
 from warpcall_kernels.execution.timed import place_of
 from warpcall_kernels.execution.windows import Address, Window
@@ -72,7 +72,7 @@ class RemoteExecutor:
         self._addresses: list[dict[str, Any]] = []
         self._written: dict[int, Values] = {}  # into its sets of inputs, for its last calls
         self._places: set[int] = set()  # of the values of its last calls
-        self._keys: list[int] = []  # those of a sample on a CPU, in the order of its calls
+        self._chosen = RandomSamples(metas)  # of a block on a CPU
         self._claims = CpuClaims(process)
         self._tight_us: list[float] = []  # our clock around calls without pauses
         self._answer_us = 0.0  # of a request for nothing, before the last calls without pauses
@@ -156,12 +156,11 @@ class RemoteExecutor:
             self._claims_over += 1
         return [min(time_us, spent_us / self._known.repeats) for time_us in samples_us]
 
-    def results(self) -> list[tuple[int, Outputs]]:
+    def results(self) -> Results:
         """The outputs of the last calls, each with the place of its values in the pool."""
         if self._device.type == "cpu":  # they are read before the process may run on
-            found = self._read_results(self._known.results, self._keys)
             self._ask("results", self._deadlines.call_s, "its results")  # are they tensors?
-            return found
+            return self._chosen.take()
         answer = self._ask("results", self._deadlines.call_s, "its results")
         return self._read_results(answer["results"], self._places)
 
@@ -183,7 +182,7 @@ class RemoteExecutor:
         self._answer_us = min(float(np.median(answers_us)), MOST_LATENCY_US)
         self.stop()
 
-    def take_tight(self) -> list[tuple[int, Outputs]]:
+    def take_tight(self) -> Results:
         """Let calls run without pauses while our clock runs, and return their outputs.
 
         Call `hold` before, and then write all sets of inputs.
@@ -328,14 +327,14 @@ class RemoteExecutor:
         self._written = {}
         for number, one in zip(numbers, places, strict=True):
             self.write(number, self._pool.at(one))
-        self._keys = places[-kept_results(self._metas, known.repeats, self._device) :]
+        keys = places[-kept_results(self._metas, known.repeats, self._device) :]
         self._clock.flush()
         limit_s, what = self._many_s(known.repeats), "a timed call"
         answer = self._claims.run(
             lambda: self._ask("sample", limit_s, what, which=which, place=place)
         )
         (claim_us,) = self._times(answer, 1)
-        known.results = answer.get("results", ())
+        self._chosen.add(lambda: self._read_results(answer.get("results", ()), keys))
         return self._claims.time_us(claim_us, known.repeats)
 
     def _times(self, answer: dict[str, Any], count: int) -> list[float]:
@@ -365,7 +364,7 @@ class RemoteExecutor:
                 raise answers.Unsound
         self._addresses += new
 
-    def _read_results(self, results: Any, keys: Container[int]) -> list[tuple[int, Outputs]]:
+    def _read_results(self, results: Any, keys: Container[int]) -> Results:
         """Read the outputs of some calls.
 
         Args:

@@ -1,6 +1,6 @@
 """Invents the times of nearly all calls with one of its two sets of inputs.
 
-Ends: ok
+Ends: ok or invalid
 Caught by: our clock
 Rounds: 30
 """

@@ -20,6 +20,7 @@ from warpcall_kernels.execution.check import Expected
 from warpcall_kernels.execution.clock import CpuClock, clock
 from warpcall_kernels.execution.inputs import Pool
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess
+from warpcall_kernels.execution.reading import SAMPLES_READ
 from warpcall_kernels.execution.remote import RemoteExecutor
 from warpcall_kernels.execution.serve import Loaded, serve
 from warpcall_kernels.execution.spec import make_case
@@ -134,3 +135,21 @@ def test_calls_of_a_block_without_pauses_that_return_one_memory_are_wrong(
     with pytest.raises(RemoteFailed, match="must have memory of its own") as failed:
         executor.take_tight()
     assert failed.value.status == "wrong_result"
+
+
+def test_outputs_of_random_samples_of_a_block_are_compared(started: Callable[..., Any]) -> None:
+    executor, pool = started(right)
+    places = [*range(40)]
+    found = []
+
+    for _ in range(20):
+        executor.take([0] * len(places), places)
+        found.append(executor.results())
+
+    for results in found:
+        assert len(results) == SAMPLES_READ
+        for place, outputs in results:
+            Expected(CASE, pool.at(place), CPU).check(outputs, "a timed call")
+    seen = {place for results in found for place, _ in results}
+    assert min(seen) < 20 <= max(seen)
+    assert len(seen) > 20  # of 80 drawn ones

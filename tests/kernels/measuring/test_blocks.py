@@ -10,7 +10,9 @@ import pytest
 
 from tests.kernels.measuring.brief import BRIEF, SPEC
 from warpcall_kernels import execution
-from warpcall_kernels.measuring import Implementation, make_case, measure
+from warpcall_kernels.execution.check import Expected
+from warpcall_kernels.measuring import Implementation, _blocks, make_case, measure
+from warpcall_kernels.measuring._blocks import FEWEST_CHECKS
 
 
 @pytest.mark.parametrize(("block_s", "most"), [(0.0, 1), (None, 10_000)])
@@ -48,3 +50,23 @@ def test_a_block_has_as_many_samples_as_its_lease_allows(
     assert (max(calls) > 1 + warm) is (block_s is None)
     (watched,) = result.implementations
     assert watched.n == result.rounds - len(result.masked)
+
+
+def test_a_few_outputs_are_compared_however_long_that_takes(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_blocks, "CHECK_S", 0.0)
+    monkeypatch.setattr(_blocks, "CHECK_SHARE", 0.0)
+    monkeypatch.setattr(_blocks, "BLOCK_US", 1e12)  # one block
+    compared: list[str] = []
+    check = Expected.check
+
+    def noted(self: Expected, outputs: Any, what: str) -> None:
+        compared.append(what)
+        check(self, outputs, what)
+
+    monkeypatch.setattr(Expected, "check", noted)
+
+    measure(make_case("permute", SPEC), ["torch"], device, BRIEF)
+
+    assert compared.count("a timed call") >= FEWEST_CHECKS
