@@ -31,7 +31,8 @@ from warpcall_service.lanes.lane import Lane
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.placement import Device
 from warpcall_service.nodes.server_identity import IdentityUnavailable
-from warpcall_service.runs import process_tree, temporary
+from warpcall_service.processes import temporary
+from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import Task
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.runner import Outcome, Run

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from warpcall_service.processes import temporary
 from warpcall_service.profilers.messages import REPORT
 from warpcall_service.profilers.program import Limits, NoProfile, run_child, task_of_job
-from warpcall_service.runs import temporary
 
 if TYPE_CHECKING:
     from warpcall_service.runs.messages import Task

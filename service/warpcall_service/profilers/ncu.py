@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from warpcall_service.processes import temporary
 from warpcall_service.profilers.messages import ChildTask
 from warpcall_service.profilers.program import (
     Ended,
@@ -23,7 +24,6 @@ from warpcall_service.profilers.program import (
 )
 from warpcall_service.profilers.raw_page import NoMetrics, parse_raw_page
 from warpcall_service.profilers.summary import summary
-from warpcall_service.runs import temporary
 
 if TYPE_CHECKING:
     from warpcall_service.runs.messages import Task

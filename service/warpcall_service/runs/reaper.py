@@ -26,7 +26,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from warpcall_service.runs import process_tree, sandboxed, temporary
+from warpcall_service.processes import temporary
+from warpcall_service.runs import process_tree, sandboxed
 from warpcall_service.runs.cgroups import Cgroup
 from warpcall_service.runs.messages import ReaperReport
 from warpcall_service.runs.upload_processes import UploadProcesses

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.peers import child as upload_child
+from warpcall_service.processes import temporary
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.profilers.messages import ApartRequest, Made
-from warpcall_service.runs import temporary
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:

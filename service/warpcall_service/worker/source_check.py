@@ -24,8 +24,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.processes import child
-from warpcall_service.runs import temporary
+from warpcall_service.processes import child, temporary
 from warpcall_service.text import error_text
 
 MAX_CHARS = 1000  # of an error, and of a description

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_service.peers import child as upload_child
+from warpcall_service.processes import temporary
 from warpcall_service.processes.imports import quick_imports
-from warpcall_service.runs import temporary
 
 if TYPE_CHECKING:
     from warpcall_kernels.measuring import Loaded

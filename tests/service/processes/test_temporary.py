@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_service.runs import temporary
+from warpcall_service.processes import temporary
 
 HOLDER = """
-from warpcall_service.runs import temporary
+from warpcall_service.processes import temporary
 with temporary.folder() as folder:
     (folder / "source.py").touch()
     print(folder, flush=True)
