@@ -23,6 +23,7 @@ from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.spread import Spread
 from warpcall_service.lanes.messages import frame
 from warpcall_service.store.conclusions import basis_for_verdict
+from warpcall_service.store.stored_results import summary_of
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 
@@ -169,12 +170,13 @@ def _note_no_verdict(session: Session, pair: JobPair, part: Sequence[CasePair]) 
     for number, job in zip(pair.numbers, ("a", "b"), strict=True):
         keys = {one.position: case.key for case in part if (one := getattr(case, job)) is not None}
         rows = session.execute(
-            sa.select(Row.position, Row.implementation, Row.status, Row.summary).where(
+            sa.select(Row.position, Row.implementation, Row.summary).where(
                 Row.job_number == number, Row.position.in_(keys), ~basis_for_verdict()
             )
         )
-        for position, name, status, summary in rows:
-            why = why_no_verdict(status, json.loads(summary)["tags"])
+        for position, name, text in rows:
+            row = summary_of(text)
+            why = why_no_verdict(row["status"], row["tags"]) or "invalid"
             pair.no_verdict.setdefault((keys[position], name), f"{why} in {job}")
 
 

@@ -30,7 +30,8 @@ from warpcall.jobs.results import (
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
-from warpcall_service.jobs.results import case_fields, facts, measurements, remarks, unpacked
+from warpcall_service.jobs.results import case_fields, facts, measurements, remarks
+from warpcall_service.store.stored_results import result_of
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.uploads import odd_cases
 
@@ -159,7 +160,7 @@ def _json_cases(
     )
     for position, key, stored, finished_ms in found:
         assert stored is not None  # it was there when the export began
-        shown = case_fields(position, key, unpacked(stored), finished_ms or 0, samples=samples)
+        shown = case_fields(position, key, result_of(stored), finished_ms or 0, samples=samples)
         texts.append(to_json(checked(CaseResults, shown)))
     return _joined(texts, comma)
 

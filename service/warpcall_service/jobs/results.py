@@ -4,13 +4,11 @@ differences of environments."""
 from __future__ import annotations
 
 import json
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
@@ -20,6 +18,7 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, submissions
 from warpcall_service.store import conclusions
+from warpcall_service.store.stored_results import result_of, summary_of
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
@@ -208,7 +207,7 @@ def measurement(
 
     It has no verdict if its own time is no basis for one. See `by_case` for the rows of a case.
     """
-    stored = json.loads(summary)
+    stored = summary_of(summary)
     relative = stored.get("relative") or {}
     stored.setdefault("traceback", None)  # older servers kept none
     row = checked(
@@ -248,7 +247,7 @@ def find_case(session: Session, caller: Caller, job_id: str, position: int) -> C
             f"none of them at position {position}",
             field="position",
         )
-    result = unpacked(case.result)
+    result = result_of(case.result)
     names = json.loads(job.implementations)
     rows = session.execute(
         sa.select(Row.implementation, Row.source_sha256, Row.problem_sha256, Row.summary).where(
@@ -267,12 +266,6 @@ def find_case(session: Session, caller: Caller, job_id: str, position: int) -> C
             "input_sets": input_sets(result["rounds"]),
         },
     )
-
-
-def unpacked(stored: bytes) -> Mapping[str, Any]:
-    """The sampler's result from what the database stores."""
-    found: Mapping[str, Any] = pydantic_core.from_json(zlib.decompress(stored))
-    return found
 
 
 def case_fields(

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.conclusions import basis_for_verdict
+from warpcall_service.store.conclusions import basis_for_verdict, has_time
 from warpcall_service.store.tables import Measurement
 
 RECENT = 20_000  # latest measurements of an environment that are searched for repeated ones
@@ -101,8 +101,7 @@ def _measurements(environment: str, without: Collection[int]) -> sa.Select[*tupl
         Measurement.environment == environment,
         Measurement.job_number.not_in(without),
         basis_for_verdict(),
-        Measurement.median_us > 0,
-        Measurement.limit_us > 0,
+        has_time(),
         sa.or_(Measurement.source_sha256.is_not(None), Measurement.implementation == LIMIT),
     )
 

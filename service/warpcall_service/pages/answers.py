@@ -240,7 +240,7 @@ def _cell(relative: Mapping[str, Any], instead: str, no_verdict: str) -> Cell:
         return Cell(STATUSES.get(instead, instead), "no" if good else "x")
     if no_verdict:
         return Cell("no verdict", "no")
-    if ratio is None:
+    if not ratio:
         return Cell("", "x")
     text = numbers.ratio(ratio)
     if verdict not in ("faster", "slower"):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
@@ -20,6 +18,7 @@ from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs.results import by_case, measurement
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store import conclusions
+from warpcall_service.store.stored_results import result_of, summary_of, within_bounds
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 
@@ -135,13 +134,17 @@ def summaries(session: Session, job: Job) -> list[Summary]:
     )
     of_case = {position: (key, spec) for position, key, spec in cases}
     rows = session.execute(
-        sa.select(Row.position, Row.implementation, Row.status, Row.summary, Row.limit_us)
+        sa.select(Row.position, Row.implementation, Row.summary, Row.limit_us)
         .where(Row.job_number == job.number)
         .order_by(Row.position)
     )
+    found = [
+        (position, name, summary_of(text), within_bounds(limit_us, "limit_us"))
+        for position, name, text, limit_us in rows
+    ]
     read = [
-        (position, name, status, pydantic_core.from_json(columns), limit_us)
-        for position, name, status, columns, limit_us in rows
+        (position, name, str(columns["status"]), columns, limit_us)
+        for position, name, columns, limit_us in found
     ]
     first = json.loads(job.implementations)[0]
     against = {
@@ -194,9 +197,7 @@ def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Bloc
         names,
     ):
         by_position[one.position].append(one)
-    results = {
-        case.position: pydantic_core.from_json(zlib.decompress(case.result)) for case in cases
-    }
+    results = {case.position: result_of(case.result) for case in cases}
     scales = {position: _scale(found) for position, found in by_position.items()}
     axis = log_axis(
         [

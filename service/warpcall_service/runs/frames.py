@@ -23,7 +23,6 @@ from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
 from warpcall_service.runs.results import (
     MAX_COUNT,
     MAX_IMPLEMENTATIONS,
-    MOST,
     CaseModel,
     Name,
     Number,
@@ -32,6 +31,7 @@ from warpcall_service.runs.results import (
     Strict,
     Us,
 )
+from warpcall_service.store.stored_results import MOST
 from warpcall_service.text import printable
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
@@ -187,6 +187,8 @@ class FrameReader:
             raise FrameRefused(f"a {kind} at the wrong time")
         match kind:
             case "hello":
+                if not isinstance(value["fingerprint"].get("kernels_sha256"), str):
+                    raise FrameRefused("a fingerprint without kernels_sha256")
                 if not value["sources"].keys() <= {*self._names}:
                     raise FrameRefused("the source of an implementation that was not asked")
                 self._ready = True

@@ -1,8 +1,7 @@
 """The result of one case as a job's process sends it.
 
 The fields are those of `warpcall_kernels.measuring.CaseResult`, which describes them, with bounds.
-All texts are made printable. The bounds of numbers are wide, but quotients and products of two such
-numbers are finite, so that whatever computes with stored results can rely on that.
+All texts are made printable. `store.stored_results` says why numbers have these bounds.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from pydantic import (
 )
 
 from warpcall.jobs import Verdict
+from warpcall_service.store.stored_results import LEAST, MOST, MOST_MARGIN, MOST_US
 from warpcall_service.text import printable
 
 MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are masked, and a block
@@ -27,8 +27,6 @@ MAX_TEXT = 4096  # characters of an error or a traceback
 MAX_COUNT = 1 << 62
 MAX_READINGS = 2000  # as in `measuring`
 MAX_ODD_CASES = 10_000
-LEAST, MOST = 1e-18, 1e18  # of positive numbers
-MOST_US = 1e10  # of a time: 2.8 hours
 
 
 def _cut(text: str) -> str:
@@ -76,7 +74,7 @@ class Strict(BaseModel):
 
 
 class RatioModel(Strict):
-    ratio: Number
+    ratio: Annotated[Number, Field(gt=0)]
     low: Number | None
     high: Number | None
     n: Count
@@ -146,7 +144,7 @@ class CaseModel(Strict):
     rounds: Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
     masked: Annotated[list[MaskedModel], Field(max_length=MAX_ROUNDS, fail_fast=True)]
     converged: bool
-    margin: Number
+    margin: Annotated[Number, Field(le=MOST_MARGIN)]
     a_a: RatioModel | None
     device_lost: bool
     seconds: Number

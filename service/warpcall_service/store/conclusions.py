@@ -18,6 +18,7 @@ from warpcall.jobs.results import (
     can_conclude,
     why_no_verdict,
 )
+from warpcall_service.store.stored_results import LEAST, MOST_US
 from warpcall_service.store.tables import Measurement as Row
 
 
@@ -52,7 +53,14 @@ def reason(implementation: str, status: str, tags: Collection[str], pronoun: str
 
 def basis_for_verdict() -> sa.ColumnElement[bool]:
     """Whether the time of a stored row is a basis for a verdict, in SQL."""
-    return sa.and_(Row.status == "ok", *(~tagged(tag) for tag in TAGS_WITHOUT_VERDICT))
+    us = Row.median_us
+    sound = sa.or_(us.is_(None), us == 0, us.between(LEAST, MOST_US))  # null and 0: only checked
+    return sa.and_(Row.status == "ok", sound, *(~tagged(tag) for tag in TAGS_WITHOUT_VERDICT))
+
+
+def has_time() -> sa.ColumnElement[bool]:
+    """Whether a stored row has a time, and the copy of its case, too, within the bounds of times."""
+    return sa.and_(*(one.between(LEAST, MOST_US) for one in (Row.median_us, Row.limit_us)))
 
 
 def can_rank(status: str, tags: Collection[str]) -> bool:

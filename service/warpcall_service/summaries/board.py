@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
@@ -22,7 +21,8 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
 from warpcall_service.jobs.submissions import readable
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.conclusions import basis_for_rank, can_rank
+from warpcall_service.store.conclusions import basis_for_rank, can_rank, has_time
+from warpcall_service.store.stored_results import summary_of
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
@@ -91,8 +91,7 @@ def _timed() -> tuple[sa.ColumnElement[bool], ...]:
     """What is on the board: correct results with a time."""
     return (
         Row.status == "ok",
-        Row.median_us > 0,
-        Row.limit_us > 0,
+        has_time(),
         Row.implementation != LIMIT,
     )
 
@@ -165,7 +164,7 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
 def _entry(row: Row, job_id: str, user: str) -> BoardEntry:
     assert row.median_us is not None  # the query left others out
     assert row.limit_us is not None
-    stored = pydantic_core.from_json(row.summary)
+    stored = summary_of(row.summary)
     return BoardEntry(
         rank=None,
         implementation=row.implementation,

@@ -13,6 +13,7 @@ from warpcall.jobs import UNFINISHED, JobActivity, JobPhase, JobProgress
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
+from warpcall_service.store.stored_results import within_bounds
 from warpcall_service.store.tables import Job, JobEvent
 from warpcall_service.store.times import now_ms
 
@@ -83,7 +84,7 @@ def activity(session: Session, job: Job) -> JobActivity | None:
     ).one_or_none()
     if row is None or row.kind != "progress":
         return None
-    data = json.loads(row.data)
+    data = within_bounds(json.loads(row.data))
     return JobActivity(
         phase=str(data.get("phase")),
         position=int(data.get("position", 0)),

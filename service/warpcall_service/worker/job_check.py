@@ -6,18 +6,17 @@ import base64
 import functools
 import math
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pydantic_core
 import torch
 from numpy.typing import NDArray
 
 from warpcall_kernels import measuring
 from warpcall_kernels.measuring import PRECISIONS
 from warpcall_service.runs.messages import Checked
+from warpcall_service.store.stored_results import result_of
 from warpcall_service.worker.case_check import check_cases
 
 LIMIT = "copy"
@@ -112,7 +111,7 @@ class _Series:
         self.limit: Floats | None = None
         if stored is None:
             return
-        result = pydantic_core.from_json(zlib.decompress(base64.b64decode(stored)))
+        result = result_of(base64.b64decode(stored))
         masked = [mask["round"] for mask in result["masked"]]
         for measured in result["implementations"]:
             samples = _valid(measured, masked)
@@ -127,6 +126,7 @@ def _valid(measured: Mapping[str, Any], masked: Sequence[int]) -> Floats | None:
         return None
     samples = np.array(measured["samples_us"], np.float64)  # None becomes NaN
     samples[[number for number in masked if number < len(samples)]] = np.nan
+    samples[samples <= 0] = np.nan  # older servers stored what no clock measures
     return None if np.isnan(samples).all() else samples
 
 

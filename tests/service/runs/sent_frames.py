@@ -29,7 +29,7 @@ TASK: Task = {
 }
 HELLO = {
     "hello": {
-        "fingerprint": {"device": "CPU", "cores": 2, "cuda": None},
+        "fingerprint": {"device": "CPU", "cores": 2, "cuda": None, "kernels_sha256": "0"},
         "environment": "x",
         "sources": {},
     }

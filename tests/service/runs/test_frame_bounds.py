@@ -80,10 +80,13 @@ def test_large_frames_and_those_that_take_long_count_for_more(
     assert paused[-1] == pytest.approx(0.501, abs=1e-6)
 
 
+FACTS = {"kernels_sha256": "0"}
+
+
 def test_texts_of_all_frames_are_made_printable() -> None:
     bad = "a\0b\x1bc\u202ed\te\nf"
     made = "a\ufffdb\ufffdc\ufffdd e\nf"
-    spoiled = {"hello": {"fingerprint": {bad: bad}, "environment": bad, "sources": {}}}
+    spoiled = {"hello": {"fingerprint": {**FACTS, bad: bad}, "environment": bad, "sources": {}}}
     texts = {"status": "error", "error": bad, "traceback": bad, "method": bad, "tags": [bad]}
     sent = result(
         key=bad,
@@ -102,7 +105,7 @@ def test_texts_of_all_frames_are_made_printable() -> None:
     )
 
     hello, odd_cases, case_, end = (value for _, value in found)
-    assert (hello["fingerprint"], hello["environment"]) == ({made: made}, made)
+    assert (hello["fingerprint"], hello["environment"]) == ({**FACTS, made: made}, made)
     assert {odd_cases["found"][name] for name in ("first_case", "first_reason")} == {made}
     case_ = case_["case"]
     assert {case_[name] for name in ("key", "device", "clock")} == {made}
@@ -176,6 +179,8 @@ def test_an_extreme_number_of_a_result_is_refused_and_its_field_named(
         ({"bytes_moved": 1 << 70}, "bytes_moved"),
         ({"output_bytes": -1}, "output_bytes"),
         ({"a_a": {"ratio": 5e-324, "low": 1.0, "high": 1.0, "n": 3, "verdict": "same"}}, "a_a"),
+        ({"a_a": {"ratio": 0.0, "low": 1.0, "high": 1.0, "n": 3, "verdict": "same"}}, "a_a"),
+        ({"margin": 101.0}, "margin"),
         ({"a_a": {"ratio": 1.0, "low": 1.0, "high": 1e308, "n": 3, "verdict": "same"}}, "a_a"),
         ({"readings": {**READINGS, "power_w": [1e308]}}, "power_w"),
         ({"readings": {**READINGS, "temperature_c": [1 << 70]}}, "temperature_c"),

@@ -120,6 +120,10 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
         ([{"ended": {"class": "best", "detail": ""}}], "ended.class"),
         ([{"ended": {"class": "ok", "detail": "x" * 4001}}], "ended.detail"),
         ([{"hello": {**HELLO["hello"], "fingerprint": {"x": [1]}}}], "hello.fingerprint"),
+        (
+            [{"hello": {**HELLO["hello"], "fingerprint": {"device": "CPU"}}}],
+            "a fingerprint without kernels_sha256",
+        ),
         ([{"hello": {**HELLO["hello"], "sources": {"torch": "0"}}}], "hello.sources.torch"),
         (
             [{"hello": {**HELLO["hello"], "sources": {"other": "0" * 64}}}],
