@@ -68,7 +68,7 @@ class ChildProcess:
             self._process = subprocess.Popen(  # nosec B603
                 [sys.executable, "-P", "-m", module, *(f"--{k}={v}" for k, v in options.items())],
                 pass_fds=list(passed.values()),
-                env={**without_settings(), **environment},
+                env={**environment, **without_settings(), **environment},  # the given ones first
                 stdin=subprocess.DEVNULL,
                 stdout=self._log.fd,
                 stderr=self._log.fd,

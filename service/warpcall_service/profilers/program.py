@@ -198,5 +198,5 @@ def _awaited(child: socket.socket, wanted: str, until: float, late: str) -> str:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End the profiler and all that it has started."""
     if process.poll() is None:
-        process_tree.send({process.pid, *process_tree.descendants(process.pid)}, signal.SIGKILL)
+        process_tree.send([process.pid, *process_tree.descendants(process.pid)], signal.SIGKILL)
         process.wait()

@@ -61,7 +61,7 @@ class OneShot:
                 "the check of a module" if trusted else "the check of an upload",
                 {"module": module, "memory-bytes": memory_bytes(settings), **options},
                 {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
-                environment={**torch_environment(), TAG_VARIABLE: self._tag},
+                environment={TAG_VARIABLE: self._tag, **torch_environment()},
                 max_log_bytes=None if trusted else MAX_LOG_BYTES,
             )
         except (CannotStart, OSError) as error:
@@ -117,7 +117,8 @@ class OneShot:
                 await self._reaper.wait()
         self._reaper.kill()
         await self._reaper.wait()
-        await asyncio.to_thread(process_tree.kill_tagged, self._tag)
+        if self._reaper.poll() != 0:  # it was killed, and could not end all
+            await asyncio.to_thread(process_tree.kill_tagged, self._tag)
         self._reaper.close()
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import select
 import signal
 import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from warpcall_service.runs.messages import TAG_VARIABLE
@@ -14,38 +17,43 @@ from warpcall_service.runs.messages import TAG_VARIABLE
 TERMINATE_S = 2.0  # between SIGTERM and SIGKILL
 KILL_S = 5.0  # a killed process that still exists then cannot be ended by the kernel
 POLL_S = 0.02
+TAG_WITHIN_BYTES = 64 << 10  # of an environment: a search must not read megabytes of each process
 _PROC = Path("/proc")
 
 
-def tagged(tag: str) -> set[int]:
-    """Ids of processes whose tag begins with `tag`; processes inherit it in their environment."""
+def tagged(tag: str, pids: Iterable[int] | None = None) -> list[int]:
+    """Those of these processes whose tag begins with `tag`; None means all of the machine.
+
+    Processes inherit the tag in their environment, of which only the beginning is read. Code that
+    was uploaded can give a process another environment, so this finds no process that hides.
+    """
     wanted = f"{TAG_VARIABLE}={tag}".encode()
-    found = set()
-    for pid in _pids():
+    found = []
+    for pid in _pids() if pids is None else pids:
         # The process has ended, or belongs to another user. Other errors must be raised: without
         # a free descriptor for this file, a running process would count as ended.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            environment = (_PROC / str(pid) / "environ").read_bytes()  # a zombie has none
+            with (_PROC / str(pid) / "environ").open("rb", buffering=0) as file:
+                environment = file.read(TAG_WITHIN_BYTES)  # a zombie has none
             if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
-                found.add(pid)
+                found.append(pid)
     return found
 
 
-def descendants(root: int) -> set[int]:
-    """Ids of processes that descend from `root`, without zombies."""
-    parents, zombies = {}, set()
+def descendants(root: int) -> list[int]:
+    """Ids of processes that descend from `root`, without zombies, each before its children."""
+    children, zombies = defaultdict[int, list[int]](list), set[int]()
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
             text = (_PROC / str(pid) / "stat").read_text()
             state, parent = text[text.rindex(")") + 2 :].split()[:2]
-            parents[pid] = int(parent)
+            children[int(parent)].append(pid)
             if state in "ZX":
                 zombies.add(pid)
-    found, newest = set[int](), {root}
-    while newest:
-        newest = {pid for pid, parent in parents.items() if parent in newest} - found
-        found |= newest
-    return found - zombies
+    found = [root]
+    for pid in found:  # it grows meanwhile
+        found += children.pop(pid, ())
+    return [pid for pid in found[1:] if pid not in zombies]
 
 
 def below(root: int) -> set[int]:
@@ -55,7 +63,7 @@ def below(root: int) -> set[int]:
     are read, and not all of the machine as in `descendants`.
     """
     if not _lists_children():
-        return descendants(root)
+        return {*descendants(root)}
     found, waiting = set[int](), [root]
     while waiting:
         task = _PROC / str(waiting.pop()) / "task"
@@ -100,7 +108,7 @@ def _threads(pid: int) -> list[str]:
     return []
 
 
-def exceeds_memory(pids: set[int], nbytes: int) -> bool:
+def exceeds_memory(pids: Collection[int], nbytes: int) -> bool:
     """Whether these processes together use more memory than `nbytes`."""
     if sum(_sum_kb(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10 <= nbytes:
         return False
@@ -112,22 +120,54 @@ def exceeds_memory(pids: set[int], nbytes: int) -> bool:
     )
 
 
-def send(pids: set[int], number: signal.Signals) -> None:
-    """Send a signal to those processes that still exist."""
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to those processes that still exist, in their order.
+
+    If a process is killed before its children, it cannot see their end and act on it.
+    """
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
-def kill_tagged(tag: str) -> set[int]:
-    """Kill all processes with this tag, and return those that still exist after KILL_S."""
+def kill_tagged(tag: str, root: int | None = None) -> set[int]:
+    """Kill all processes with this tag, and return those that still exist after KILL_S.
+
+    It is for processes that have lost their reaper, and for some of the processes below a living
+    one. A reaper ends all that descend from it without looking at their environments.
+
+    Args:
+        root: only what descends from this process is searched; None means the whole machine.
+    """
     deadline = time.monotonic() + KILL_S
-    while left := tagged(tag):
+    while left := tagged(tag, None if root is None else descendants(root)):
         send(left, signal.SIGKILL)
         if time.monotonic() > deadline:
-            return left
+            return {*left}
         time.sleep(POLL_S)
     return set()
+
+
+def kill_left(pids: Iterable[int]) -> set[int]:
+    """Kill processes that a reaper could not end, and return those that still exist after KILL_S."""
+    with contextlib.ExitStack() as opened:
+        waiting = dict[int, int]()  # ids by descriptors, which cannot mean another process later
+        ends = select.poll()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                fd = os.pidfd_open(pid)
+                opened.callback(os.close, fd)
+                ends.register(fd, select.POLLIN)
+                waiting[fd] = pid
+        deadline = time.monotonic() + KILL_S
+        while waiting and (left_s := deadline - time.monotonic()) > 0:
+            for fd in waiting:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+            for fd, _ in ends.poll(1000 * left_s):
+                ends.unregister(fd)
+                del waiting[fd]
+        return {*waiting.values()}
 
 
 def _pids() -> list[int]:

@@ -123,7 +123,7 @@ class Run:
                     options,
                     {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
                     fds={"log": log.fd},
-                    environment={**torch_environment(), TAG_VARIABLE: self._tag},
+                    environment={TAG_VARIABLE: self._tag, **torch_environment()},
                 )
             finally:
                 log.started()
@@ -156,8 +156,10 @@ class Run:
         watching = asyncio.create_task(self._watch())
         try:
             report = await self._wait_for_reaper(reaper)
-            # Processes that escaped from the reaper are found by their tag.
-            left = await asyncio.to_thread(process_tree.kill_tagged, self._tag)
+            if report is None:  # the reaper was killed, and what it leaves is known by the tag only
+                left = await asyncio.to_thread(process_tree.kill_tagged, self._tag)
+            else:
+                left = await asyncio.to_thread(process_tree.kill_left, report["left"])
             await asyncio.wait((reading_messages,), timeout=LAST_MESSAGES_S)
         finally:
             watching.cancel()

@@ -123,7 +123,7 @@ class UploadProcesses:
                 _kill(process)
             gone = process.reaped and _has_ended(process.root_fd)
             if gone and self._sandbox is None:
-                gone = not process_tree.kill_tagged(process.tag)
+                gone = not process_tree.kill_tagged(process.tag, os.getpid())
             if gone or now >= process.give_up_at:
                 self._finish(process, left=not gone)
 
@@ -145,7 +145,7 @@ class UploadProcesses:
         for process in self._processes.values():
             if process.killed:
                 continue
-            pids = {process.root, *process_tree.descendants(process.root)}
+            pids = [process.root, *process_tree.descendants(process.root)]
             if process_tree.exceeds_memory(pids, nbytes):
                 process.out_of_memory = found = True
                 _kill(process)
@@ -228,9 +228,9 @@ def _kill(process: _Process) -> None:
     """Kill a process and all that descend from it. In a sandbox they end with its first one."""
     process.killed = True
     if not process.reaped:
-        pids = {process.child.pid}
+        pids = [process.child.pid]
         if process.root == process.child.pid:
-            pids |= process_tree.descendants(process.root)
+            pids += process_tree.descendants(process.root)
         process_tree.send(pids, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process.root_fd, signal.SIGKILL)

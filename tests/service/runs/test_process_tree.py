@@ -1,4 +1,7 @@
-"""Which processes run: a process stands still only when each of its threads does."""
+"""Which processes run, and how those that are left are found and ended.
+
+A process stands still only when each of its threads does.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.service.runs.sandboxes import settings, tried
 from tests.waiting import until
 from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import TAG_VARIABLE
 
 WRITES = """
 import os, threading
@@ -55,3 +63,68 @@ def test_a_process_runs_while_a_thread_is_in_the_kernel() -> None:
     assert any(found)
     assert not process_tree.runs(process.pid)
     assert process_tree.cpu_us(process.pid) == 0
+
+
+def test_processes_that_a_reaper_could_not_end_are_killed_by_their_ids() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    stopped = subprocess.Popen(["sleep", "600"])
+    stopped.send_signal(signal.SIGSTOP)
+
+    left = process_tree.kill_left([ended.pid, stopped.pid])
+
+    assert (left, stopped.wait(0)) == (set(), -signal.SIGKILL)
+    assert process_tree.kill_left([]) == set()
+
+
+def test_what_a_killed_reaper_left_is_found_by_its_tag_beside_large_environments(
+    large_environments: None,
+) -> None:
+    tag = f"test/{os.getpid()}"
+    environment = {TAG_VARIABLE: f"{tag}/1", "X": "x" * 100_000}
+    stray = subprocess.Popen(["sleep", "600"], env=environment)
+    before_s = time.process_time()
+
+    left = process_tree.kill_tagged(tag)
+
+    assert (left, stray.wait(0)) == (set(), -signal.SIGKILL)
+    assert time.process_time() - before_s < SEARCH_CPU_S
+
+
+def test_large_environments_of_other_processes_do_not_delay_the_end_of_a_check(
+    large_environments: None, tmp_path: Path
+) -> None:
+    before_s = time.process_time()
+
+    found = tried({"x": "return 1"}, settings(tmp_path / "data", "trusted"))
+
+    assert found == {"x": ["done", 1]}
+    assert time.process_time() - before_s < SEARCH_CPU_S
+
+
+FORKS = """
+import os, time
+for _ in range(500):
+    if not os.fork():
+        break
+else:
+    print("ready", flush=True)
+time.sleep(600)
+"""
+LARGE_ENVIRONMENT = {f"V{number}": "x" * 120_000 for number in range(16)}  # of each of the forks
+SEARCH_CPU_S = 0.4  # one search took 1.0 s when it read whole environments, and 0.02 s since
+
+
+@pytest.fixture
+def large_environments() -> Iterator[None]:
+    """Processes of somebody else, with 2 MB of environment each."""
+    command = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(
+        command, env=LARGE_ENVIRONMENT, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -78,12 +78,12 @@ def profiled(
     }
     task: ChildTask = {**CHILD, "uploads": [upload], "implementation": "ann/mine"}
     program = installed(folder / "bin", table(), mode)
-    before = process_tree.descendants(1)
+    before = {*process_tree.descendants(1)}
     try:
         found: ncu.Files | str = ncu.profile(program, task, "heading", limits, lease)
     except NoProfile as error:
         found = str(error)
-    left = {pid for pid in process_tree.descendants(1) - before if str(folder) in _command(pid)}
+    left = {pid for pid in {*process_tree.descendants(1)} - before if str(folder) in _command(pid)}
     assert left == set()
     assert lease.taken == lease.returned
     return found, lease
