@@ -8,7 +8,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ UPLOAD_END_S = 5.0  # to end an upload's process whose call has exceeded its dea
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
 # The time in which a reaper ends the job, and some for its report.
 REAPER_REPORT_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
+ENDED_S = 10.0  # that the job's process may take to end after it has said so
 LAST_MESSAGES_S = 5.0  # to read what is in the socket after all processes have ended
 
 OnEvent = Callable[[RunEvent], None]
@@ -90,7 +91,11 @@ class Run:
         self._stop_reason: tuple[ExitClass, str] | None = None  # set by `stop`
         self._reported_end: tuple[ExitClass, str] | None = None  # reported by the job's process
         self._stopping = asyncio.Event()
-        self._began = self._last_message = time.monotonic()
+        # The last progress is the last frame that cannot be sent without end. A run reports the same
+        # phase of a case again and again, so only the first such report counts.
+        self._began = self._last_progress = time.monotonic()
+        self._phases: set[tuple[int, str]] = set()  # position and phase
+        self._ended_at: float | None = None  # when the job's process said that it ends
         self._ready = False
         self._waiting_for_device = False
         self._device_s = 0.0
@@ -221,7 +226,8 @@ class Run:
             writer.write(frame(task))
             while True:
                 kind, value = await frames.read()
-                self._last_message = time.monotonic()
+                if kind != "progress" or self._is_new_phase(value):
+                    self._last_progress = time.monotonic()
                 await self._on_message(kind, value, writer)
         except FrameRefused as refused:
             self.stop("invalid", f"its process sent {refused}")
@@ -229,6 +235,11 @@ class Run:
             pass  # the process has ended; the reaper reports how
         finally:
             writer.close()
+
+    def _is_new_phase(self, progress: Mapping[str, Any]) -> bool:
+        before = len(self._phases)
+        self._phases.add((progress["position"], progress["phase"]))
+        return len(self._phases) > before
 
     async def _on_message(self, kind: str, value: Any, writer: asyncio.StreamWriter) -> None:
         match kind:
@@ -242,7 +253,7 @@ class Run:
                 self._waiting_for_device = True
                 await self._lease.acquire()
                 self._waiting_for_device = False
-                self._last_message = time.monotonic()
+                self._last_progress = time.monotonic()
                 self._on_event(StateChanged("running"))
                 writer.write(frame({"go": True, "block_s": self._lease.block_s}))
                 await writer.drain()  # a process that only requests gets no further answers
@@ -259,6 +270,8 @@ class Run:
                     self._on_event(value)
             case "ended":
                 self._reported_end = value["class"], value["detail"]
+                self._ended_at = time.monotonic()
+                self._release()
                 self._on_event(StateChanged("finalizing"))
 
     def _release(self) -> None:
@@ -267,7 +280,8 @@ class Run:
         self._lease.release()
 
     async def _watch(self) -> None:
-        """End the run if it hangs, keeps the device too long, or takes too long altogether."""
+        """End the run if one of its phases takes too long: its start, its time without progress, a
+        block on the device, its end, or all together."""
         settings = self._settings
         block_s = settings.job_block_s
         if self._task["uploads"] or self._task["problem"]:  # a call that hangs is ended before
@@ -280,11 +294,14 @@ class Run:
             if (pause_s := now - before - WATCH_POLL_S) > PAUSE_S:
                 # The server stood still, and perhaps the job with it, so the time does not count.
                 self._began += pause_s
-                self._last_message = resumed = now
-            quiet_s = 0.0 if self._waiting_for_device else now - self._last_message
+                self._last_progress = resumed = now
+            quiet_s = 0.0 if self._waiting_for_device else now - self._last_progress
             since = self._lease.since
             held_s = 0.0 if since is None else now - max(since, resumed)
-            if held_s > block_s:
+            if self._ended_at is not None:
+                if now - self._ended_at > ENDED_S:
+                    self._stopping.set()  # what it has said about its end counts
+            elif held_s > block_s:
                 self.stop("timeout", f"it kept the device for more than {block_s:g} s at a time")
             elif not self._ready:
                 if now - self._began > settings.start_timeout_s:

@@ -21,6 +21,7 @@ from warpcall_service.lanes.messages import LENGTH, frame
 
 NUL = chr(0)
 FLOOD_S = 3.0
+FOR_EVER_S = 3600.0
 
 
 def ended(detail: str) -> bytes:
@@ -69,6 +70,28 @@ def flood(op: Op, params: Mapping[str, Any]) -> Callable[..., Any]:
     return function
 
 
+def stay(op: Op, params: Mapping[str, Any]) -> Callable[..., Any]:
+    """Says that it has ended, and does not end."""
+
+    def function(**inputs: Any) -> Any:
+        server().sendall(ended("all is done"))
+        time.sleep(FOR_EVER_S)
+
+    return function
+
+
+def stall(op: Op, params: Mapping[str, Any]) -> Callable[..., Any]:
+    """Reports the same phase again and again, and measures nothing."""
+
+    def function(**inputs: Any) -> Any:
+        sock = server()
+        while True:
+            sock.sendall(frame({"progress": {"position": 0, "phase": "preparing"}}))
+            time.sleep(0.2)
+
+    return function
+
+
 FORGED: dict[str, Sequence[bytes]] = {
     "nul": [ended(f"a{NUL}b\x1b[31m\u202e")],
     "nul-as-a-name": [frame({f"a{NUL}b": True})],
@@ -79,6 +102,6 @@ IMPLEMENTATIONS = tuple(
     Implementation(name, Path(__file__).name, build, ("permute",))
     for name, build in [
         *((name, sends(*frames)) for name, frames in FORGED.items()),
-        ("flood", flood),
+        *((build.__name__, build) for build in (flood, stay, stall)),
     ]
 )
