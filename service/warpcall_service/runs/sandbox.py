@@ -20,6 +20,7 @@ from warpcall.errors import Forbidden, Unavailable
 from warpcall_service.lanes.messages import Hello
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess
+from warpcall_service.runs.account import USER_SYSCTLS
 from warpcall_service.runs.messages import Launch
 from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
@@ -42,9 +43,12 @@ ETC = (
 # Torch finds out from these how many CPUs there are, and how far their memory is.
 CPUS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# They say what the operator passed to the kernel, and which keys and timers others have.
+HIDDEN_PROC = tuple(
+    map(Path, ("/proc/cmdline", "/proc/keys", "/proc/key-users", "/proc/timer_list"))
+)
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 NSIGHT_COMPUTE = Path("/opt", "nvidia", "nsight-compute")  # where NVIDIA's packages put it
-UID = "1000"  # inside; outside it is the server's account
 # Variables of the server's environment that say where software is, and how it computes.
 INHERITED = (
     "LD_LIBRARY_PATH",
@@ -163,10 +167,11 @@ class Sandbox:
             further: folders to show beside those that are always shown.
         """
         tmp_bytes = str(int(self._settings.sandbox_tmp_bytes))
-        arguments = ["--unshare-user", "--disable-userns", "--assert-userns-disabled"]
-        arguments += ["--unshare-ipc", "--unshare-pid", "--unshare-net"]
+        arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net"]
         arguments += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
-        arguments += ["--uid", UID, "--gid", UID, "--cap-drop", "ALL"]
+        arguments += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
+        for capability in ("SETUID", "SETGID", "SYS_RESOURCE"):  # needed for `account.leave`
+            arguments += ["--cap-add", f"CAP_{capability}"]
         arguments += ["--new-session", "--die-with-parent"]
         arguments += ["--proc", "/proc", *_read_only_proc(), "--tmpfs", "/dev"]
         for device in (*DEVICES, *(gpu_devices(gpu) if gpu else ())):
@@ -202,6 +207,9 @@ class Sandbox:
         for path in map(Path, SYSTEM):
             if path.is_symlink():
                 arguments += ["--symlink", str(path.readlink()), str(path)]
+        # Bubblewrap would make the folders above them for its own account only.
+        for folder in dict.fromkeys(above for path in bound for above in reversed(path.parents)):
+            arguments += ["--perms", "0755", "--dir", str(folder)]
         for path in bound:
             arguments += ["--ro-bind", str(path), str(path)]
         for path in bound:
@@ -266,11 +274,15 @@ def _read_only_proc() -> list[str]:
     owns. CUDA does not start where a process cannot write to its own folder.
     """
     arguments = []
-    for path in sorted(Path("/proc").iterdir()):
+    for path in HIDDEN_PROC:
+        if path.exists():
+            arguments += ["--ro-bind", "/dev/null", str(path)]
+    for path in sorted({*Path("/proc").iterdir()} - {*HIDDEN_PROC}):
         ours = path.name.isdigit() or path.is_symlink()  # such as self and net
         if not ours and (path.is_dir() or path.stat().st_mode & 0o222):
             arguments += ["--ro-bind", str(path), str(path)]
-    return arguments
+    # Only a process with capabilities may write there, and only to what is of its own namespace.
+    return [*arguments, "--bind", str(USER_SYSCTLS), str(USER_SYSCTLS)]
 
 
 def gpu_of(device: str, lane: Hello) -> Gpu | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import socket
@@ -18,6 +19,8 @@ from pathlib import Path
 from warpcall_service.runs.seccomp import CLONE_NEWUSER
 
 PTRACE_TRACEME = 0
+F_SETLEASE = 1024
+SECRETS = ("/proc/cmdline", "/proc/kpageflags", "/proc/slabinfo", "/proc/vmallocinfo")
 MOST_PROCESSES = 4  # that it sees: bubblewrap's own ones, and itself
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -47,13 +50,54 @@ def main() -> None:
             ("memory can be hidden in files", lambda: _opens(lambda: os.memfd_create("check"))),
             ("the kernel can be configured", lambda: _opens(_open_core_pattern)),
             ("its init has no filter", lambda: _status("Seccomp", "1") != "2"),
-            ("it has capabilities", lambda: _status("CapEff") != "0" * 16),
+            ("it has capabilities", lambda: _status("CapPrm") != "0" * 16),
+            ("it has the server's account", lambda: is_owner(sys.stdout.fileno())),
+            ("files of the server can be leased", lambda: leases(__file__)),
+            ("the modes of device files can be changed", lambda: changes("/dev/null")),
+            ("the kernel's secrets can be read", lambda: any(map(_reads_file, SECRETS))),
+            (f"its account cannot read {sys.prefix}: chmod -R o+rX it", _misses_packages),
             ("new programs may get capabilities", lambda: _status("NoNewPrivs") != "1"),
             ("more processes can be started than its limit", lambda: _exceeds(args.processes)),
         )
         if works()
     ]
     sys.stdout.write(json.dumps({"failed": failed}))
+
+
+def is_owner(fd: int) -> bool:
+    """Whether this process has the account that opened a pipe."""
+    return os.fstat(fd).st_uid == os.getuid()
+
+
+def leases(path: str) -> bool:
+    """Whether each open of a file can be made to wait."""
+    with open(path, "rb") as file, contextlib.suppress(OSError):  # noqa: PTH123  # as in the attack
+        fcntl.fcntl(file, F_SETLEASE, fcntl.F_RDLCK)
+        return True
+    return False
+
+
+def changes(path: str) -> bool:
+    """Whether the mode of a file can be set, which does not change it here."""
+    with contextlib.suppress(OSError):
+        Path(path).chmod(Path(path).stat().st_mode & 0o7777)
+        return True
+    return False
+
+
+def _reads_file(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(Path(path).read_bytes()[:1])
+    return False
+
+
+def _misses_packages() -> bool:
+    """Whether a folder of Python's modules cannot be listed."""
+    with contextlib.suppress(PermissionError):
+        for folder in filter(os.path.isdir, sys.path):
+            next(os.scandir(folder), None)
+        return False
+    return True
 
 
 def _reads(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Starts a process in the sandbox: bubblewrap, the filter of system calls, and the limits."""
+"""Starts a process in the sandbox: the account, bubblewrap, the filter of system calls, the limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warpcall_service.runs import cgroups, seccomp
+from warpcall_service.runs import account, cgroups, seccomp
 from warpcall_service.runs.messages import TAG_VARIABLE, Launch
 
 INSIDE_MODULE = "warpcall_service.runs.inside"
@@ -47,6 +47,8 @@ def start(
     fds: Sequence[int],
     stdout: int | None = None,
     stderr: int | None = None,
+    *,
+    gpu: bool = False,
 ) -> Sandboxed:
     """Start a module of ours in the sandbox. Call it in a process that has only one thread.
 
@@ -54,35 +56,36 @@ def start(
         options: for the module, beside `--parent`.
         fds: descriptors that it gets, beside its standard ones.
         stdout, stderr: as for `subprocess.Popen`.
+        gpu: whether it shares memory of a GPU with a process of the server.
 
     Raises:
-        CannotStart: bubblewrap or the filter is missing, or nothing limits the number of processes.
+        CannotStart: bubblewrap, the filter or an account for uploaded code is missing.
     """
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise CannotStart("bwrap is not installed; install bubblewrap 0.8 or newer")
     try:
-        rules = seccomp.program()
-    except seccomp.FilterError as error:
+        rules, ids = seccomp.program(), account.choose()
+    except (seccomp.FilterError, account.NoAccount) as error:
         raise CannotStart(str(error)) from None
     memory_bytes, tmp_bytes = launch["memory_bytes"], launch["tmp_bytes"]
     # Those of temporary files count, too: a job within its limits must not be killed.
     cgroup = cgroups.create(launch["processes"], memory_bytes + 2 * tmp_bytes + MARGIN_BYTES)
-    if cgroup is None and os.geteuid() == 0:
-        raise CannotStart(
-            "the server runs as root, whose processes only a control group can limit, and it may "
-            "create none; run it as another account, or let it write to its control group"
-        )
     limits = f"--processes={launch['processes']}", f"--memory-bytes={memory_bytes}"
     inside = [sys.executable, "-P", "-m", INSIDE_MODULE, *limits, f"--file-bytes={tmp_bytes}"]
+    inside += ["--gpu"] if gpu else []
     tag = os.environ.get(TAG_VARIABLE, "")
     with contextlib.ExitStack() as files:
         filter_fd = _file("filter", rules, files)
         reading, info_fd = os.pipe()
         info = files.enter_context(os.fdopen(reading, "rb"))
         writing = files.enter_context(os.fdopen(info_fd, "wb"))
+        waiting_fd, going = os.pipe()
+        go = files.enter_context(os.fdopen(going, "wb"))
+        waiting = files.enter_context(os.fdopen(waiting_fd, "rb"))
         arguments = [*launch["arguments"], "--setenv", TAG_VARIABLE, tag]
         arguments += ["--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
+        arguments += ["--userns-block-fd", str(waiting_fd)]
         # In a file, because processes in the sandbox can read the command line of its init.
         text = "".join(f"{argument}\0" for argument in arguments)
         arguments_fd = _file("arguments", text.encode(), files)
@@ -90,21 +93,40 @@ def start(
         try:
             process = subprocess.Popen(  # nosec B603
                 [*command, f"--parent={INIT_PID}", *options],
-                pass_fds=(*fds, filter_fd, arguments_fd, info_fd),
+                pass_fds=(*fds, filter_fd, arguments_fd, info_fd, waiting_fd),
                 env={TAG_VARIABLE: tag},  # they can read the environment of its init, too
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=cgroup.enter if cgroup else None,  # noqa: PLW1509  # one thread
+                preexec_fn=lambda: _prepare(cgroup),  # noqa: PLW1509  # one thread
             )
         except (OSError, subprocess.SubprocessError) as error:
             if cgroup:
                 cgroup.remove()
             raise CannotStart(f"bubblewrap cannot be started: {error}") from None
         writing.close()
-        known = info.read()  # to its end: bubblewrap closes it before it starts the module
-    return Sandboxed(process, json.loads(known)["child-pid"] if known else 0, cgroup)
+        waiting.close()
+        known = info.read()  # to its end: bubblewrap closes it before it waits for its account
+        init = json.loads(known)["child-pid"] if known else 0
+        if init:
+            try:
+                account.give(ids, init)
+            except account.NoAccount as error:
+                process.kill()
+                process.wait()
+                if cgroup:
+                    cgroup.remove()
+                raise CannotStart(str(error)) from None
+        go.write(b"!")
+    return Sandboxed(process, init, cgroup)
+
+
+def _prepare(cgroup: cgroups.Cgroup | None) -> None:
+    """What the new process does before it becomes bubblewrap."""
+    if cgroup:
+        cgroup.enter()
+    account.limit()
 
 
 def status_inside(status: int) -> int:

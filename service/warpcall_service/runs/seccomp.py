@@ -23,7 +23,9 @@ CLONE_NAMESPACES = (
     0x40000000,  # CLONE_NEWNET
 )
 TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX put input into a terminal
-F_SETSIG = 10  # of fcntl: the signal of a file; it may be SIGCONT, as above
+# Commands of fcntl: the signal of a file may be SIGCONT, as above; a lease lets each open of the file
+# wait; the last one watches a folder.
+FCNTLS = (10, 1024, 1026)  # F_SETSIG, F_SETLEASE, F_NOTIFY
 PERSONALITY_QUERY = 0xFFFFFFFF
 # AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK belong to the sandbox's own network, which has no other
 # interface than `lo`. AF_VSOCK would reach a virtual machine's host, AF_ALG the kernel's ciphers.
@@ -81,7 +83,8 @@ def program() -> bytes:
         deny(refuse, "clone", (0, pyseccomp.MASKED_EQ, flag, flag))
     for number in TERMINAL_IOCTLS:
         deny(refuse, "ioctl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, number))
-    deny(refuse, "fcntl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, F_SETSIG))
+    for number in FCNTLS:
+        deny(refuse, "fcntl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, number))
     deny(refuse, "personality", (0, pyseccomp.NE, PERSONALITY_QUERY, 0))
     for family in set(range(max(FAMILIES))) - set(FAMILIES):
         deny(refuse, "socket", (0, pyseccomp.EQ, family, 0))

@@ -192,7 +192,8 @@ class UploadProcesses:
                 start_new_session=True,
             )
             return _Process(number, child, child.pid, os.pidfd_open(child.pid), tag, None)
-        started = sandboxed.start(self._sandbox, module, options, [fd], self._log_fd, self._log_fd)
+        log_fd, gpu = self._log_fd, launch["device"] != "cpu"
+        started = sandboxed.start(self._sandbox, module, options, [fd], log_fd, log_fd, gpu=gpu)
         root = started.init or started.process.pid
         try:
             root_fd = os.pidfd_open(root)

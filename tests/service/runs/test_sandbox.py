@@ -48,7 +48,25 @@ ATTEMPTS = {
         "return open(f'/proc/{server}/environ').read()",
         "FileNotFoundError",
     ),
-    "read the environment of what started it": (STARTER, "ValueError"),
+    "read the environment of what started it": (STARTER, "PermissionError"),
+    "own the files of the server": (
+        "import os\nassert os.stat(f'{shown}/file').st_uid == os.getuid()",
+        "AssertionError",
+    ),
+    "let each open of a file wait": (
+        "import fcntl\nwith open(f'{shown}/file') as file:\n    fcntl.fcntl(file, 1024, 0)",
+        "PermissionError: [Errno 1]",
+    ),
+    "watch a folder by a signal": (
+        "import fcntl, os\nfcntl.fcntl(os.open('/usr', 0), 1026, 1)",
+        "PermissionError: [Errno 1]",
+    ),
+    "have very many instances of inotify": (
+        "import os\nfor _ in range(40):"
+        + CALL.format(call="libc.inotify_init()").replace("\n", "\n    "),
+        "OSError: [Errno 24]",
+    ),
+    "read how the kernel was started": ("return open('/proc/cmdline').read()", "PermissionError"),
     "inherit the environment": (
         "import os\nreturn os.environ['SECRET_OF_THE_SERVER']",
         "KeyError",
@@ -198,15 +216,14 @@ def test_what_works_outside_is_refused_in_the_sandbox(name: str, outcomes: Tried
     assert error.startswith(ATTEMPTS[name][1]), error
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change these outside of the sandbox")
-def test_root_cannot_change_the_kernel_in_the_sandbox(tmp_path: Path) -> None:
-    """Outside of its namespace a process of root's server is root, who owns these files."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may do this outside of the sandbox")
+def test_the_sandbox_of_roots_server_has_nothing_of_root(tmp_path: Path) -> None:
+    written = ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness")
+    read = ("/proc/kpageflags", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/timer_list")
     codes = {
-        path: f"import os\nos.close(os.open({path!r}, os.O_WRONLY))"
-        for path in (
-            "/proc/sys/kernel/core_pattern",
-            "/proc/sys/vm/swappiness",
-        )
+        **{path: f"import os\nos.close(os.open({path!r}, os.O_WRONLY))" for path in written},
+        **{path: f"open({path!r}, 'rb').read(8)" for path in read},
+        "/dev/null": "import os\nos.chmod('/dev/null', 0o666)",
     }
 
     inside = tried(codes, settings(tmp_path / "data"))
@@ -318,8 +335,9 @@ def test_a_process_can_change_its_own_folder_of_proc_and_nothing_else_there(tmp_
         "process": opened.format(path="'/proc/self/comm'"),
         "thread": opened.format(path="f'/proc/self/task/{threading.get_native_id()}/comm'"),
         "kernel": opened.format(path="'/proc/sys/vm/swappiness'"),
+        "namespace": opened.format(path="'/proc/sys/user/max_inotify_instances'"),
     }
 
     inside = tried(codes, settings(tmp_path / "data"))
 
-    assert [how for how, _ in inside.values()] == ["done", "done", "refused"], inside
+    assert [how for how, _ in inside.values()] == ["done", "done", "refused", "refused"], inside
