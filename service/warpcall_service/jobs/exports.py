@@ -33,6 +33,7 @@ from warpcall_service.jobs import submissions
 from warpcall_service.jobs.results import case_fields, facts, measurements, remarks
 from warpcall_service.store.stored_results import result_of
 from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.text import printable
 from warpcall_service.uploads import odd_cases
 
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
@@ -46,6 +47,7 @@ ROW_GROUP = (
     10_000  # rows of a Parquet file that are compressed together; as many are held in memory
 )
 
+FORMULAS = ("=", "+", "-", "@")  # how those of spreadsheets begin
 CASE_COLUMNS = ("op", "shapes", "dtypes", "params")
 INPUT = re.compile(r"\w+=(?P<dtype>[A-Z]\w*)\[(?P<shape>[\d,]*)\](:.*)?")  # of a case's key
 
@@ -214,6 +216,8 @@ def case_columns(key: str) -> dict[str, str]:
 
 
 class _Csv:
+    """Has all columns. No text is one that a spreadsheet would compute as a formula."""
+
     def __init__(self) -> None:
         self._file = io.StringIO()
         names = [field.name for field in fields(Measurement)]
@@ -225,7 +229,8 @@ class _Csv:
 
     def body(self, rows: Rows) -> bytes:
         for row in rows:
-            self._writer.writerow({**_columns(row), "tags": " ".join(row.tags)})
+            cells = {**_columns(row), "tags": " ".join(row.tags)}
+            self._writer.writerow({name: _csv_cell(value) for name, value in cells.items()})
         return self._taken()
 
     def tail(self) -> bytes:
@@ -238,14 +243,21 @@ class _Csv:
         return text.encode()
 
 
+def _csv_cell(value: Any) -> Any:
+    """The value of a cell. A text that begins as formulas do has an apostrophe before it."""
+    begins = value.lstrip()[:1] if isinstance(value, str) else ""
+    return f"'{value}" if begins in FORMULAS else value
+
+
 class _Markdown:
     """A table of the columns that a reader compares. CSV has all columns."""
 
     def __init__(self, job: Job, known: Sequence[str]) -> None:
         self._title = (
-            f"`{job.op}` on {job.environment or 'nothing yet'}, {job.precision}, job {job.id}"
+            f"`{job.op}` on {_markdown_text(job.environment or 'nothing yet')}, {job.precision}, "
+            f"job {job.id}"
         )
-        self._remarks = "".join(f"{remark}\n\n" for remark in known)
+        self._remarks = "".join(f"{_markdown_text(remark)}\n\n" for remark in known)
 
     def head(self) -> bytes:
         return (
@@ -268,11 +280,16 @@ class _Markdown:
         ratio = _interval(row.ratio, row.ratio_low, row.ratio_high, "{:.3f}")
         share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.0f} %"
         return (
-            f"| {row.case} | {row.implementation} | "
+            f"| {_markdown_text(row.case)} | {row.implementation} | "
             f"{status or _number(row.median_us, '{:.2f}')} | "
             f"{_between(row.ci_low_us, row.ci_high_us, '{:.2f}')} | {ratio} | "
             f"{verdict} | {_number(row.gb_per_s, '{:.0f}')} | {share} |\n"
         )
+
+
+def _markdown_text(text: str) -> str:
+    """A text on one line that ends no cell of a table."""
+    return printable(text).replace("\n", " ").replace("|", "\\|")
 
 
 def _number(value: float | None, form: str) -> str:

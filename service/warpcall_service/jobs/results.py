@@ -22,6 +22,7 @@ from warpcall_service.store.stored_results import result_of, summary_of
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
+from warpcall_service.text import printable
 
 NO_GPU = "no GPU: warpcall runs plain torch here, so nothing can be concluded about its kernels"
 INTERPRETED = (
@@ -135,7 +136,7 @@ def facts(job: Job, caller: Caller) -> dict[str, Any] | None:
 def remarks(job: Job) -> list[str]:
     """What a reader should know about all results of a job: which implementations failed or were not
     checked, and whether there was a GPU."""
-    detail = [job.detail] if job.detail and job.state in ("partial", "succeeded") else []
+    detail = [printable(job.detail)] if job.detail and job.state in ("partial", "succeeded") else []
     return [*detail, *device_remarks(job)]
 
 

@@ -30,6 +30,7 @@ from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job as JobRow
 from warpcall_service.store.tables import JobCase
 from warpcall_service.store.times import moment
+from warpcall_service.text import printable
 from warpcall_service.uploads import job_uploads
 
 PREVIEWED = 20  # cases that a preview names
@@ -135,7 +136,7 @@ def _fields(
         "note": row.note,
         "state": row.state,
         "exit_class": row.exit_class,
-        "detail": row.detail,
+        "detail": printable(row.detail),
         "cases_total": row.cases_total,
         "cases_done": row.cases_done,
         "attempts": row.attempts,

@@ -1,9 +1,10 @@
-"""Reads results as the database stores them, and says which numbers they may have.
+"""Reads results as the database stores them: which numbers they may have, and printable texts.
 
 A result is checked against these bounds when a job's process sends it. Older rows may have other
 numbers, such as 1e308. They are read as the nearest number within the bounds, and their row as
 `invalid`, so that whatever computes with results can rely on the bounds: quotients and products of
-two numbers are finite, and `math.exp` of a margin is, too.
+two numbers are finite, and `math.exp` of a margin is, too. Their texts are made printable, so that
+no page, export or terminal gets control characters of an upload.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pydantic_core
+
+from warpcall_service.text import printable
 
 LEAST, MOST = 1e-18, 1e18  # of numbers that are not 0
 MOST_US = 1e10  # of a time, whose name ends with "_us": 2.8 hours
@@ -43,12 +46,14 @@ def result_of(stored: bytes) -> Mapping[str, Any]:
 
 
 def within_bounds(value: Any, name: str = "") -> Any:
-    """The same data with each number within its bounds.
+    """The same data with each number within its bounds, and printable texts.
 
     Args:
         name: of the member that has the value.
     """
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
         return _bounded(value, _most(name))
@@ -60,7 +65,8 @@ def within_bounds(value: Any, name: str = "") -> Any:
 def _row(found: dict[str, Any]) -> dict[str, Any]:
     """The columns of a row, which is invalid if some were out of bounds."""
     row: dict[str, Any] = within_bounds(found)
-    if row == found:
+    texts = [name for name, value in found.items() if isinstance(value, str)]
+    if row == {**found, **{name: row[name] for name in (*texts, "tags")}}:
         return row
     return {**row, "status": "invalid", "error": OUT_OF_BOUNDS, "relative": None}
 

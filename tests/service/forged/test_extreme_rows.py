@@ -195,7 +195,9 @@ def trouble(http: httpx.Client, way: str) -> str:
     text = answer.text
     if answer.status_code != 200:
         return f"{way}: {answer.status_code} {text[:200]}"
-    if headers and not text.rstrip().endswith("</html>"):
+    if headers and (
+        "rest of this page is missing" in text or not text.rstrip().endswith("</html>")
+    ):
         return f"{way}: it breaks off"
     if answer.headers["content-type"].startswith("application/json"):
         json.loads(text, parse_constant=lambda name: pytest.fail(f"{way}: {name} is no JSON"))

@@ -6,10 +6,12 @@ import csv
 import io
 import itertools
 import json
+import zlib
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 from tests.service.job_rows import caller
 from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
@@ -17,7 +19,8 @@ from warpcall.jobs.results import Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.jobs import exports, lifecycle
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
+from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
 
 CASES = 5
 
@@ -129,3 +132,64 @@ def test_an_export_shows_one_state_although_the_job_goes_on(
     assert [case["position"] for case in payload["cases"]] == [0, 1]
     assert {row["position"] for row in payload["measurements"]} == {0, 1}
     assert len(json.loads(b"".join(export(store, job_id, "json")))["cases"]) == 4
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown", "parquet", "json"])
+def test_no_export_has_a_character_on_which_a_program_acts(form: str, store: Store) -> None:
+    hidden = "\x00\x1b[2J\u202e\x9b\u2066"
+    job_id = finished(store, "alice", 1)
+    with store.write() as session:
+        row = session.scalars(sa.select(Row)).first()
+        assert row is not None
+        text = {"error": f"a{hidden}b", "tags": [f"c{hidden}d"], "method": f"e{hidden}f\tg\r\nh"}
+        row.summary = json.dumps({**json.loads(row.summary), **text})
+        case = session.scalars(sa.select(JobCase)).one()
+        case.result = zlib.compress(json.dumps(result(3, 0, tags=[f"i{hidden}j"])).encode())
+        session.scalars(
+            sa.select(Job)
+        ).one().detail = f"k{hidden[1:]}l"  # a database may refuse NUL
+        session.scalars(sa.select(Job)).one().environment = "m | n\no"
+
+    whole = b"".join(export(store, job_id, form))
+
+    if form == "parquet":
+        table = pq.read_table(io.BytesIO(whole)).to_pylist()
+        texts = [str(value) for row in table for value in row.values()]
+        texts += [tag for row in table for tag in row["tags"]]
+    elif form == "csv":
+        texts = [value for line in csv.reader(io.StringIO(whole.decode())) for value in line]
+    else:
+        texts = whole.decode().splitlines()
+    for text in texts:
+        assert "".join(text.split("\n")).isprintable(), text
+
+
+def test_no_cell_of_csv_is_a_formula(store: Store) -> None:
+    job_id = finished(store, "alice", 1)
+    formulas = ['=HYPERLINK("http://x")', "+1", "-1+2", "@SUM(A1)", "  =1", "\t=1"]
+    with store.write() as session:
+        rows = session.scalars(sa.select(Row).order_by(Row.implementation)).all()
+        for row, formula in zip(rows, formulas, strict=False):
+            row.summary = json.dumps(
+                {**json.loads(row.summary), "error": formula, "tags": [formula], "host_us": -0.0}
+            )
+
+    table = list(csv.DictReader(io.StringIO(b"".join(export(store, job_id, "csv")).decode())))
+
+    found = {row["error"] for row in table if row["error"]}
+    assert len(found) == len(formulas)
+    assert all(text.startswith("'") for text in found)
+    assert {row["tags"][:1] for row in table} == {"'", "a"}
+    assert {row["median_us"] for row in table} == {"2.0"}
+
+
+def test_no_cell_of_markdown_breaks_its_table(store: Store) -> None:
+    job_id = finished(store, "alice", 1)
+    with store.write() as session:
+        session.scalars(sa.select(JobCase)).one().key = "permute | x\n| y"
+
+    whole = b"".join(export(store, job_id, "markdown")).decode()
+
+    rows = [line for line in whole.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + len(IMPLEMENTATIONS)
+    assert {line.replace("\\|", "").count("|") for line in rows} == {9}
