@@ -141,8 +141,8 @@ def test_no_export_has_a_character_on_which_a_program_acts(form: str, store: Sto
     with store.write() as session:
         row = session.scalars(sa.select(Row)).first()
         assert row is not None
-        text = {"error": f"a{hidden}b", "tags": [f"c{hidden}d"], "method": f"e{hidden}f\tg\r\nh"}
-        row.summary = json.dumps({**json.loads(row.summary), **text})
+        changes = {"error": f"a{hidden}b", "tags": [f"c{hidden}d"], "method": f"e{hidden}f\tg\r\nh"}
+        row.summary = json.dumps({**json.loads(row.summary), **changes})
         case = session.scalars(sa.select(JobCase)).one()
         case.result = zlib.compress(json.dumps(result(3, 0, tags=[f"i{hidden}j"])).encode())
         session.scalars(
