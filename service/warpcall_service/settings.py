@@ -36,7 +36,8 @@ class Settings(ServerSettings):
     job_stall_s: Seconds = Field(
         300.0,
         description=(
-            "Seconds without progress after which a job is ended. Compiling counts as no progress."
+            "Seconds without progress after which a job is ended. Compiling counts as no progress, "
+            "and neither does a repeated report of the same phase."
         ),
     )
     job_block_s: Seconds = Field(

@@ -165,7 +165,10 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
 
 
 def _tags(task: JobTask, source: str) -> tuple[str, ...]:
-    """Remarks on results of a source: without a GPU Triton interprets its kernels."""
+    """Remarks on results of a source: without a GPU Triton interprets its kernels.
+
+    A source can avoid the word. docs/security.md says so, and what that is worth.
+    """
     return ("interpreted",) if task["device"] == "cpu" and "triton" in source else ()
 
 
