@@ -29,7 +29,7 @@ from warpcall.wire import MAX_HEADER_BYTES
 PAUSE_S = 0.5  # before a closed connection is opened again
 READ_BYTES = 64 << 10
 CALL = "/v1/kernels/permute?dims=0"
-PIPELINED = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+PIPELINED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
 UPLOAD_BYTES = 8 << 20  # of a slow call
 UPLOAD_PIECE_BYTES = 16 << 10  # of it, each UPLOAD_PAUSE_S
 UPLOAD_PAUSE_S = 1.0
@@ -101,7 +101,7 @@ async def unread(connection: Connection) -> None:
     """Ask for large answers, of calls and of other routes, and read none of them."""
     if connection.number % 2:
         key = f"Authorization: Bearer {connection.key}\r\n".encode()
-        await connection.send((b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n" + key + b"\r\n") * 50)
+        await connection.send((b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n" + key + b"\r\n") * 50)
     else:
         await connection.send(connection.call(ANSWER_BYTES) + bytes(ANSWER_BYTES))
     await asyncio.sleep(3600)
@@ -131,7 +131,7 @@ async def bombs(connection: Connection) -> None:
 
 async def upgrade(connection: Connection) -> None:
     """Send a body that is a request of its own, and ask the server to switch protocols before it."""
-    inner = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    inner = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     more = ("Connection: keep-alive, Upgrade", f"Upgrade: {UPGRADES[connection.number % 3]}")
     method, path = ("POST", CALL) if connection.number % 2 else ("GET", "/v1/kernels")
     head = connection.head(path, len(inner), "application/json", *more, method=method)

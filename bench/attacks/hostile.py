@@ -172,7 +172,7 @@ def _health_ms(port: int) -> float:
     """A new connection each time: a load balancer's probe."""
     began = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port), 60) as sock:
-        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         sock.recv(4096)
     return (time.perf_counter() - began) * 1e3
 
@@ -205,7 +205,7 @@ def start_json_process(port: int, key: str) -> None:
     body = json.dumps({"inputs": {"x": entry}}).encode()
     fields = (
         "POST /v1/kernels/permute?dims=0 HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         "Connection: close",
         f"Authorization: Bearer {key}",
         "Content-Type: application/json",
@@ -239,7 +239,7 @@ def unreleased(server: Server, key: str, descriptors: int) -> str:
 def arena_used(server: Server, key: str) -> float:
     """Bytes of the arena that are allocated to calls."""
     with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
-        fields = f"Host: x\r\nConnection: close\r\nAuthorization: Bearer {key}"
+        fields = f"Host: localhost\r\nConnection: close\r\nAuthorization: Bearer {key}"
         sock.sendall(f"GET /metrics HTTP/1.1\r\n{fields}\r\n\r\n".encode())
         text = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
     return sum(map(float, USED.findall(text)))

@@ -282,7 +282,7 @@ def slow_watchers(server: Server, key: str) -> str:
 def ask(server: Server, key: str, path: str) -> socket.socket:
     """A socket on which a request was sent."""
     sock = socket.create_connection(("127.0.0.1", server.port))
-    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\r\n"
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\r\n"
     sock.sendall(head.encode())
     return sock
 

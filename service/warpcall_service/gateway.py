@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
 from warpcall_service.auth.authenticator import Authenticator, is_open
+from warpcall_service.auth.own_hosts import OwnHosts
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.same_origin import check_same_origin
 from warpcall_service.formats.params import check_count
@@ -50,6 +51,7 @@ class Gateway:
         self._app = app
         self._direct = direct
         self._authenticator = authenticator
+        self._own_hosts = OwnHosts(settings)
         self._record_request = record
         self._limits = limits
 
@@ -85,6 +87,8 @@ class Gateway:
             exchange.check_head()
             if query := exchange.scope["query_string"]:
                 check_count(query)
+            if not self._authenticator.needs_key:
+                self._own_hosts.check(exchange)
             check_same_origin(exchange)
             self._authenticator.authenticate(exchange)
             try:

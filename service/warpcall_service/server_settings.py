@@ -62,8 +62,9 @@ class ServerSettings(BaseSettings):
         description=(
             "URL at which callers and the other servers on the same database reach this server, "
             "such as `http://gpu-box:8000`. By default it is the address that it listens on; for "
-            "`0.0.0.0` and `::` it is the machine's name. Of several `servers` each has its own "
-            "port in place of the port of this URL."
+            "`0.0.0.0` and `::` it is the machine's name. A server without API keys answers to the "
+            "host of this URL, besides `localhost`, `127.0.0.1`, `[::1]` and `host`. Of several "
+            "`servers` each has its own port in place of the port of this URL."
         ),
     )
     insecure: bool = Field(

@@ -80,7 +80,7 @@ def raw(call: dict[str, Any]) -> bytes:
     """A call to permute as it goes through a socket."""
     body = json.dumps(call).encode()
     head = (
-        f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /v1/kernels/permute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

@@ -143,7 +143,7 @@ def test_the_sdk_sends_and_gets_large_tensors_through_it(
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["sized", "chunked"])
 def test_no_request_for_an_upgrade_passes_what_nginx_forbids(guarded: Proxy, chunked: bool) -> None:
-    hidden = b"GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Request-Id: hidden\r\n\r\n"
+    hidden = b"GET /v1/me HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: hidden\r\n\r\n"
     body, framing = hidden, f"Content-Length: {len(hidden)}"
     if chunked:
         body, framing = (
@@ -151,7 +151,7 @@ def test_no_request_for_an_upgrade_passes_what_nginx_forbids(guarded: Proxy, chu
             "Transfer-Encoding: chunked",
         )
     head = (
-        "POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        "POST /v1/kernels/permute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Upgrade: websocket\r\nConnection: Upgrade\r\n{framing}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", guarded.port), TIMEOUT_S) as sock:

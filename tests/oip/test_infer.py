@@ -332,7 +332,7 @@ def test_numbers_that_json_lacks_go_as_text_and_come_as_both(http: httpx.Client)
 def test_json_beyond_its_limit_is_refused_before_it_is_read(
     server: Server, http: httpx.Client
 ) -> None:
-    declared = f"POST {INFER} HTTP/1.1\nHost: x\nContent-Length: {5 << 20}"
+    declared = f"POST {INFER} HTTP/1.1\nHost: localhost\nContent-Length: {5 << 20}"
     output = body(parameters={"dims": "1,0"}, inputs=[binary("x", np.zeros((1200, 1000)), "FP64")])
 
     early = send_raw(server, declared)
@@ -361,7 +361,7 @@ def test_a_deadline_of_the_request_is_kept(http: httpx.Client) -> None:
 
 
 def test_a_body_that_stands_still_is_given_up(server: Server) -> None:
-    head = f"POST {INFER} HTTP/1.1\nHost: x\nContent-Length: 1000"
+    head = f"POST {INFER} HTTP/1.1\nHost: localhost\nContent-Length: 1000"
 
     answer = send_raw(server, head, b'{"inputs": [')
 
@@ -377,7 +377,7 @@ def test_clients_that_stop_after_their_json_do_not_delay_others(
     content, headers = packed({"inputs": inputs, "parameters": {}}, x.tobytes())
     url = "/v2/models/transpose-add/infer"
     fields = f"Content-Length: {len(content)}\r\n{LENGTH}: {headers[LENGTH]}"
-    head = f"POST {url} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode()
+    head = f"POST {url} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n\r\n".encode()
     with contextlib.ExitStack() as stack:
         stopped = [
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))

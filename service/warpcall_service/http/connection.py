@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -106,6 +107,12 @@ class Connection(RequestParser):
         if self._is_plain and not self.transport.get_write_buffer_size():
             return self._fd
         return None
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether the client came through the Unix socket."""
+        sock = self.transport.get_extra_info("socket")
+        return sock is not None and sock.family == socket.AF_UNIX
 
     def write_now(self, head: bytes, data: memoryview) -> tuple[bytes, memoryview]:
         """Give the socket what it takes at once of `head` and `data`; return the rest of both.

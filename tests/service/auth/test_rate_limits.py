@@ -105,7 +105,7 @@ def begun(server: Server, name: str, nbytes: int) -> Iterator[socket.socket]:
     """
     start = header({"x": tensor("U8", [nbytes], 0, nbytes)})
     head = (
-        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
+        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
         f"Authorization: Bearer {KEYS[server.port][name]}\r\nContent-Length: {len(start) + nbytes}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:

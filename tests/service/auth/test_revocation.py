@@ -72,7 +72,7 @@ def request(key: str, nbytes: int) -> bytes:
     """Head and first bytes of a call whose tensor is still to come."""
     first = header({"x": tensor("U8", [nbytes], 0, nbytes)})
     return (
-        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: {SAFETENSORS}\r\nContent-Length: {len(first) + nbytes}\r\n\r\n"
     ).encode() + first
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.oip.requests import refused
-from tests.servers import Server
+from tests.servers import Server, running_server
 from tests.service.auth.browsers import Site, keep, log_in
 from tests.service.requests import PERMUTE, problem_of, well
 
-HOST = "gpu-box:8000"
+HOST = "localhost:8000"
 SITES = (None, "same-origin", "none", "same-site", "cross-site", "", "Same-Origin")
 ORIGINS = (
     None,
@@ -20,8 +21,8 @@ ORIGINS = (
     "null",
     "",
     "https://elsewhere.example",
-    "http://gpu-box",
-    "http://gpu-box:8001",
+    "http://localhost",
+    "http://localhost:8001",
     f"http://{HOST}.elsewhere.example",
     f"file://{HOST}",
     HOST,
@@ -76,12 +77,24 @@ def test_each_combination_of_headers_is_decided_alike_with_and_without_keys(
     ],
 )
 def test_an_origin_has_the_host_and_the_port_of_the_server(
-    server: Server, origin: str, host: str, status: int
+    advertised: Server, origin: str, host: str, status: int
 ) -> None:
-    with httpx.Client(base_url=server.url) as http:
+    with httpx.Client(base_url=advertised.url) as http:
         answer = http.delete("/v1/tensors/x", headers=headers_of(None, origin, host))
 
     assert answer.status_code == status
+    assert answer.json()["field"] == ("origin" if status == 403 else "id")
+
+
+@pytest.fixture(scope="module")
+def advertised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server without keys that callers know by a name, too."""
+    settings = {
+        "WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data")),
+        "WARPCALL_ADVERTISED_URL": "http://gpu.example",
+    }
+    with running_server(settings) as running:
+        yield running
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -148,7 +148,7 @@ def test_a_request_in_progress_ends_with_its_session(site: Site, how: str) -> No
     name, key = site.user()
     with site.logged_in(key) as http:
         head = (
-            f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nCookie: {http.headers['cookie']}\r\n"
+            f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nCookie: {http.headers['cookie']}\r\n"
             "Content-Type: application/vnd.safetensors\r\nContent-Length: 1000\r\n\r\n"
         )
         with socket.create_connection(("127.0.0.1", site.server.port), timeout=30) as sock:

@@ -197,9 +197,9 @@ def test_any_npy_header(descr: str, shape: str, rest: str, cut: int, http: httpx
 
 
 CALL = '{"inputs": {"x": {"dtype": "U8", "shape": [1], "data": [1]}}}'
-POST = f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 REQUESTS = [
-    "GET /v1/kernels HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n",
+    "GET /v1/kernels HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
     f"{POST}Content-Length: {len(CALL)}\r\n\r\n{CALL}",
     f"{POST}Transfer-Encoding: chunked\r\n\r\n{len(CALL):x}\r\n{CALL}\r\n0\r\n\r\n",
 ]

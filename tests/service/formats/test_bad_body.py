@@ -23,7 +23,7 @@ def framed(text: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-POST = f"POST {PERMUTE}?dims=0 HTTP/1.1\nHost: x\nContent-Type: {SAFETENSORS}\n"
+POST = f"POST {PERMUTE}?dims=0 HTTP/1.1\nHost: localhost\nContent-Type: {SAFETENSORS}\n"
 
 HEADERS = {
     "overlap": ({"x": tensor("F32", [1], 0, 4), "y": tensor("F32", [1], 2, 6)}, "y", "overlaps"),

@@ -60,7 +60,7 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("X-Warpcall-Timeout", ("nan", "-1", "1e400", "x", "60", "")),
     ("X-Request-Id", ("a", "a" * 65, "é", "../../etc", "a b", "")),
     ("Authorization", ("Bearer", "Bearer x", "Basic !!!", "")),
-    ("Host", ("x", "a b", "", "[::1", "x" * 3000)),
+    ("Host", ("localhost", "x", "a b", "", "[::1", "x" * 3000)),
     ("X-Warpcall-Tensors", ("x=a", "x=a, weight=b", "elements=a,test_elements=b", "x=", "=a", "x=a,x=a", ",", "x=../a")),
     ("X-Warpcall-Store", ("*", "*=a", "out=a", "out=b", "*=a,out=b", "none=a", "y=a", "out=é")),
     ("X-Warpcall-Ttl", ("60", "0", "-1", "1e9", "nan", "")),
@@ -90,7 +90,7 @@ def _request(draw: random.Random) -> bytes:
 
 def _head(draw: random.Random, line: str, headers: list[tuple[str, str]], odd: float) -> bytes:
     """A request's head. Each further header is added with the given probability."""
-    headers = [("Host", "x"), *headers]
+    headers = [("Host", "localhost"), *headers]
     if draw.random() < 0.9:
         headers.append(("Authorization", f"Bearer {SOME_KEY.decode()}"))
     while draw.random() < odd:
@@ -244,15 +244,15 @@ def _huge(draw: random.Random) -> bytes:
     kind = draw.choice(("value", "name", "many", "endless", "query"))
     many = "".join(f"X-{i}: {'a' * 20}\r\n" for i in range(nbytes // 30))
     return {
-        "value": f"GET / HTTP/1.1\r\nHost: x\r\nA: {'a' * nbytes}\r\n\r\n",
-        "name": f"GET / HTTP/1.1\r\nHost: x\r\n{'a' * nbytes}: a\r\n\r\n",
-        "many": f"GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n",
+        "value": f"GET / HTTP/1.1\r\nHost: localhost\r\nA: {'a' * nbytes}\r\n\r\n",
+        "name": f"GET / HTTP/1.1\r\nHost: localhost\r\n{'a' * nbytes}: a\r\n\r\n",
+        "many": f"GET / HTTP/1.1\r\nHost: localhost\r\n{many}\r\n",
         "endless": f"GET / HTTP/1.1\r\n{many}",
-        "query": f"GET /?{'a' * nbytes} HTTP/1.1\r\nHost: x\r\n\r\n",
+        "query": f"GET /?{'a' * nbytes} HTTP/1.1\r\nHost: localhost\r\n\r\n",
     }[kind].encode()
 
 
-HIDDEN = b"GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Request-Id: hidden\r\n\r\n"
+HIDDEN = b"GET /v1/me HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: hidden\r\n\r\n"
 # Framings on which a proxy and a server may differ, so that one takes for a body what the other
 # takes for a request. {h} is the length of the hidden one.
 FRAMINGS = (
@@ -284,7 +284,7 @@ FRAMINGS = (
 
 def smuggling(framing: str, body: bytes) -> bytes:
     """A call with this framing, with `body`, and with a hidden request behind it."""
-    head = f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    head = f"POST /v1/kernels/permute HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     return (head + framing.format(h=len(HIDDEN)) + "\r\n\r\n").encode() + body + HIDDEN
 
 

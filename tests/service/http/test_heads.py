@@ -17,7 +17,7 @@ from tests.service.connections import listening, play, received, until
 from tests.service.databases import Database
 from tests.service.requests import log_of, problem_of, send_raw
 
-GET = "GET /v1/kernels HTTP/1.1\nHost: x"
+GET = "GET /v1/kernels HTTP/1.1\nHost: localhost"
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def test_two_keys_are_none(keyed: tuple[Server, str]) -> None:
     ("head", "says"),
     [
         ("GET /healthz HTTP/1.1", "must have a Host header"),
-        ("GET /healthz HTTP/1.1\nHost: x\nHost: y", "at most one Host header, got 2"),
-        ("GET /healthz HTTP/1.1\nHost: x\nHOST: x", "at most one Host header, got 2"),
-        ("GET /healthz HTTP/1.0\nHost: x\nHost: y", "at most one Host header, got 2"),
+        ("GET /healthz HTTP/1.1\nHost: localhost\nHost: y", "at most one Host header, got 2"),
+        ("GET /healthz HTTP/1.1\nHost: localhost\nHOST: localhost", "at most one Host header, got 2"),
+        ("GET /healthz HTTP/1.0\nHost: localhost\nHost: y", "at most one Host header, got 2"),
     ],
 )
 def test_a_request_names_one_host(head: str, says: str, server: Server) -> None:
@@ -70,7 +70,7 @@ def test_a_probe_may_ask_for_the_head_only(path: str, keyed: tuple[Server, str])
 
 def test_a_key_in_a_trailer_opens_nothing(keyed: tuple[Server, str]) -> None:
     server, key = keyed
-    head = "PUT /v1/tensors/t HTTP/1.1\nHost: x\nTransfer-Encoding: chunked"
+    head = "PUT /v1/tensors/t HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked"
     trailer = f"0\r\nAuthorization: Bearer {key}\r\nX-Request-Id: trailer\r\n\r\n".encode()
 
     for body in (trailer, b"2\r\n{}\r\n" + trailer):
@@ -103,9 +103,9 @@ def test_trailers_belong_to_no_request() -> None:
                 ]
 
     data = (
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"1\r\na\r\n0\r\nX-Trailer: 1\r\nAuthorization: 2\r\n\r\n"
-        b"GET / HTTP/1.1\r\nHost: x\r\nX-Second: 1\r\n\r\n"
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Second: 1\r\n\r\n"
     )
     seen: list[list[tuple[bytes, bytes]]] = []
     play(scene)
@@ -113,7 +113,7 @@ def test_trailers_belong_to_no_request() -> None:
 
 def test_trailers_are_bounded_as_headers_are(server: Server) -> None:
     head = (
-        "POST /v1/kernels/permute HTTP/1.1\nHost: x\nContent-Type: application/json\n"
+        "POST /v1/kernels/permute HTTP/1.1\nHost: localhost\nContent-Type: application/json\n"
         "Transfer-Encoding: chunked"
     )
     body = b"1\r\na\r\n0\r\n" + b"A: b\r\n" * 20_000
@@ -123,7 +123,7 @@ def test_trailers_are_bounded_as_headers_are(server: Server) -> None:
 
 def test_a_client_that_closes_its_side_after_a_request_is_answered(server: Server) -> None:
     for _ in range(20):
-        answer = send_raw(server, "GET /readyz HTTP/1.1\nHost: x", finish=True)
+        answer = send_raw(server, "GET /readyz HTTP/1.1\nHost: localhost", finish=True)
 
         assert (answer.status, answer.json()["status"]) == (200, "ready")
 
@@ -139,7 +139,7 @@ def test_a_client_that_is_gone_is_noticed_although_it_sent_all() -> None:
         async with listening(app) as listener:
             client, connection = await listener.connect()
             await asyncio.get_running_loop().sock_sendall(
-                client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+                client, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
             )
             await begun.wait()
             client.close()
@@ -166,7 +166,7 @@ def test_a_body_whose_request_is_answered_is_not_waited_for() -> None:
         async with listening(app) as listener:
             client, connection = await listener.connect()
             await asyncio.get_running_loop().sock_sendall(
-                client, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+                client, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
             )
             dripping = asyncio.create_task(drip(client))
             came = await received(client, lambda came: b"\r\n\r\n" in came)
@@ -194,7 +194,7 @@ def test_malformed_requests_do_not_fill_the_log(server: Server) -> None:
 
 def test_a_client_that_closes_at_once_gets_the_answer_that_is_ready(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
-        sock.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
         sock.shutdown(socket.SHUT_WR)
         came = b"".join(iter(lambda: sock.recv(1 << 16), b""))
 

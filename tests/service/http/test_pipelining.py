@@ -25,7 +25,7 @@ from warpcall_service.http.connection import HELD_BYTES
 from warpcall_service.http.flow_control import PROGRESS_BYTES, UNSENT_BYTES, Flow
 from warpcall_service.http.receive import PARSER_READ_BYTES
 
-GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MANY = 5_000
 ASKED = 50
 NAUGHTY = 40  # connections
@@ -110,12 +110,12 @@ def test_an_application_that_receives_again_reads_no_further() -> None:
 def pipelined() -> tuple[bytes, list[bytes]]:
     """Pipelined requests of all kinds, and the bodies of their responses."""
     large = os.urandom(300 << 10)
-    body = b"POST /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+    body = b"POST /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"
     data = GET % 0
-    data += b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    data += b"POST /2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    data += b"POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    data += b"POST /2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     data += b"%x\r\n" % len(body) + body + b"\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n"
-    data += b"POST /3 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(large) + large
+    data += b"POST /3 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(large) + large
     data += GET % 4
     return data, [b"/0 ", b"/1 " + body, b"/2 " + body + b"abc", b"/3 " + large, b"/4 "]
 
@@ -154,12 +154,12 @@ def test_a_large_call_and_those_behind_it_are_answered(server: Server) -> None:
     x = np.random.default_rng(0).integers(0, 256, (3, 200_000), np.uint8)
     body = safetensors.numpy.save({"x": x})
     head = (
-        f"POST {PERMUTE}?dims=1,0 HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
+        f"POST {PERMUTE}?dims=1,0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     one = head.encode() + body
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
-        last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         sock.sendall(one + one + one + last)
         came = b"".join(iter(lambda: sock.recv(1 << 20), b""))
 
@@ -242,10 +242,10 @@ def send_more(sock: socket.socket, request: bytes) -> bool:
 
 
 def test_answers_that_nobody_reads_have_a_timeout(server: Server) -> None:
-    sock = never_reads(server.port, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+    sock = never_reads(server.port, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with sock:
         deadline = time.monotonic() + 60  # the limit is 1 s in the settings of this server
-        while send_more(sock, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"):
+        while send_more(sock, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             assert time.monotonic() < deadline, "the server keeps what nobody reads"
             time.sleep(0.1)
 
@@ -255,10 +255,10 @@ def test_the_server_ends_in_time_and_quietly_whoever_does_not_read(sqlite: Datab
     settings = {**sqlite.settings, "WARPCALL_DRAIN_TIMEOUT_S": "1"}
     with contextlib.ExitStack() as stack, running_server(settings) as server:
         requests = (
-            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-            b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n"
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n"
             % key.encode(),
-            b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n",
+            b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n",
         )
         socks = [
             stack.enter_context(never_reads(server.port, requests[number % len(requests)]))

@@ -76,7 +76,7 @@ def request(x: Floats, headers: str = "", dims: str = "1,0") -> bytes:
     """A whole request."""
     body = wire.encode_header(wire.lay_out([wire.TensorInfo("x", "F32", x.shape)])) + x.tobytes()
     head = (
-        f"POST /v1/kernels/permute?dims={dims} HTTP/1.1\r\nHost: here\r\n{headers}"
+        f"POST /v1/kernels/permute?dims={dims} HTTP/1.1\r\nHost: localhost\r\n{headers}"
         f"Content-Type: {wire.MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

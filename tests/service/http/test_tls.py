@@ -91,7 +91,7 @@ def test_keys_and_problems_are_as_they_are_without(secure: tuple[Server, str], p
 
 
 @pytest.mark.parametrize(
-    "sends", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"", b"\x16\x03\x01"]
+    "sends", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"", b"\x16\x03\x01"]
 )
 def test_who_does_not_speak_tls_gets_nothing_and_disturbs_nobody(
     secure: tuple[Server, str], sends: bytes
@@ -187,7 +187,7 @@ def test_a_client_that_half_closes_over_tls_leaves_no_warning(
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as sock,
     ):
-        sock.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        sock.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
         with contextlib.suppress(OSError):
             sock.unwrap()
 

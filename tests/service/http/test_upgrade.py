@@ -15,15 +15,15 @@ from demo.server import Server
 from tests.service.connections import listening, play, received
 from tests.service.requests import PERMUTE, problem_of, send_raw
 
-HIDDEN = b"GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Request-Id: hidden\r\n\r\n"
+HIDDEN = b"GET /v1/me HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: hidden\r\n\r\n"
 UPGRADES = ("websocket", "h2c", "TLS/1.0", "anything, else")
-LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: last\r\nConnection: close\r\n\r\n"
+LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: last\r\nConnection: close\r\n\r\n"
 
 
 def asking(upgrade: str, connection: str, *, chunked: bool) -> bytes:
     """A call that asks for an upgrade, and whose body is another request."""
     head = (
-        f"POST {PERMUTE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {PERMUTE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Upgrade: {upgrade}\r\nConnection: {connection}\r\n"
     ).encode()
     if chunked:
@@ -93,7 +93,7 @@ def test_a_tunnel_is_refused(server: Server) -> None:
 
 def test_an_offer_of_a_websocket_gets_a_plain_answer(server: Server) -> None:
     head = (
-        "GET /nothing HTTP/1.1\nHost: x\nUpgrade: websocket\nConnection: Upgrade\n"
+        "GET /nothing HTTP/1.1\nHost: localhost\nUpgrade: websocket\nConnection: Upgrade\n"
         "Sec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
     )
 

@@ -72,7 +72,7 @@ class Archive:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # else it may hold all of it
         sock.settimeout(WAIT_S)
         sock.connect(("127.0.0.1", self.server.port))
-        head = f"GET /v1/jobs/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.keys[user]}"
+        head = f"GET /v1/jobs/{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.keys[user]}"
         sock.sendall(f"{head}\r\n\r\n".encode())
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
         return sock

@@ -53,7 +53,7 @@ def begun(server: Server, nbytes: int) -> Iterator[socket.socket]:
     """A call of this many bytes, of which the head and the header were sent."""
     start = header({"x": tensor("U8", [nbytes], 0, nbytes)})
     head = (
-        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
+        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
         f"Content-Length: {len(start) + nbytes}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:

@@ -72,7 +72,7 @@ def slow(place: Place, user: str, nbytes: int) -> Iterator[socket.socket]:
     """A call of which the head and one byte of the tensor came."""
     start = header({"x": tensor("U8", [nbytes], 0, nbytes)})
     head = (
-        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
+        f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
         f"Authorization: Bearer {place.keys[user]}\r\n"
         f"Content-Length: {len(start) + nbytes}\r\n\r\n"
     )

@@ -232,7 +232,7 @@ def listens(process: psutil.Process, port: int) -> bool:
 def answers_at_once(server: Server) -> bool:
     """Whether a new connection is answered, and not queued for a server that starts."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return connection.recv(100).startswith(b"HTTP/1.1 200")
 
 

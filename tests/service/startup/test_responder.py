@@ -13,7 +13,7 @@ from warpcall_service.startup import responder as module
 from warpcall_service.startup.responder import StartResponder
 
 CALL = (
-    b"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 99
+    b"POST /v1/kernels/permute HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 99
 )
 
 
@@ -48,7 +48,7 @@ def answer(listener: socket.socket, request: bytes) -> tuple[int, bytes, bytes]:
 
 @pytest.mark.usefixtures("responder")
 def test_health_is_answered(listener: socket.socket) -> None:
-    status, _, body = answer(listener, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    status, _, body = answer(listener, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     assert (status, json.loads(body)) == (200, {"status": "ok"})
 
@@ -57,7 +57,7 @@ def test_health_is_answered(listener: socket.socket) -> None:
 def test_readiness_is_refused_with_the_reasons_and_a_time_to_come_again(
     listener: socket.socket,
 ) -> None:
-    status, head, body = answer(listener, b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+    status, head, body = answer(listener, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     assert status == 503
     assert b"retry-after: 1" in head

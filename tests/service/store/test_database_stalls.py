@@ -26,7 +26,7 @@ only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=T
 
 # A call of which only the head has come.
 BEGUN = (
-    f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
+    f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
     "Content-Length: 1000\r\nAuthorization: Bearer {key}\r\n\r\n"
 )
 # While the file is there, nothing that SQLite does comes to an end, as on a disk that is stuck.
