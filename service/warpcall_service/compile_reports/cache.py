@@ -59,7 +59,7 @@ def report_of(
     """An answer as a report with the texts that are asked for.
 
     Raises:
-        InvalidText: one of these texts is not valid.
+        InvalidText: one of these texts is missing or not valid.
     """
     kernels = [_kernel(one, texts) for one in answer.kernels or ()]
     fields = answer.model_dump(exclude={"error", "field", "kernels"})
@@ -68,6 +68,8 @@ def report_of(
 
 
 def _kernel(kernel: KernelAnswer, texts: Collection[str]) -> dict[str, object]:
+    if not {*texts} <= kernel.texts.keys():
+        raise InvalidText
     found = {name: _unpacked(text) for name, text in kernel.texts.items() if name in texts}
     return {**kernel.model_dump(exclude={"texts"}), "texts": found}
 
