@@ -52,9 +52,16 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 def forged(number: int, few: int, most: int, texts: Any) -> str:
     """A source whose report has one kernel with these numbers and texts."""
     kernel = {
-        **{"name": "k", "config": "", "launches": number, "grid": [number] * 3},
-        **{"arguments": {"a": "b"}, "constants": {}, **dict.fromkeys(NUMBERS, few)},
-        **{"max_warps": most, "limited_by": ["registers"], "texts": texts},
+        "name": "k",
+        "config": "",
+        "launches": number,
+        "grid": [number] * 3,
+        "arguments": {"a": "b"},
+        "constants": {},
+        **dict.fromkeys(NUMBERS, few),
+        "max_warps": most,
+        "limited_by": ["registers"],
+        "texts": texts,
     }
     answer = {"case": "permute x=F32[8,8] dims=1,0", "kernels": [kernel]}
     return FORGES.format(payload=json.dumps(answer).encode())
