@@ -249,9 +249,7 @@ def test_who_leaves_in_the_middle_of_a_put_leaves_nothing(
     tensor_client: httpx.Client, server: Server
 ) -> None:
     body = save({"x": np.zeros(1 << 18, np.float32)})
-    head = (
-        f"PUT {ALL}/x HTTP/1.1\nHost: localhost\nContent-Type: {SAFETENSORS}\nContent-Length: {len(body)}"
-    )
+    head = f"PUT {ALL}/x HTTP/1.1\nHost: localhost\nContent-Type: {SAFETENSORS}\nContent-Length: {len(body)}"
 
     answer = send_raw(server, head, body[: len(body) // 2], finish=True)
 

@@ -156,7 +156,9 @@ def test_an_op_is_called_with_underscores_too(http: httpx.Client) -> None:
 def test_a_content_type_that_is_not_read_is_refused(kind: str | None, server: Server) -> None:
     line = f"\nContent-Type: {kind}" if kind else ""
 
-    answer = send_raw(server, f"POST {PERMUTE} HTTP/1.1\nHost: localhost{line}\nContent-Length: 2", b"ab")
+    answer = send_raw(
+        server, f"POST {PERMUTE} HTTP/1.1\nHost: localhost{line}\nContent-Length: 2", b"ab"
+    )
 
     detail = problem_of(answer, 415, "unsupported-media", "content-type")
     assert SAFETENSORS in detail

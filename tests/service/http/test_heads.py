@@ -44,7 +44,10 @@ def test_two_keys_are_none(keyed: tuple[Server, str]) -> None:
     [
         ("GET /healthz HTTP/1.1", "must have a Host header"),
         ("GET /healthz HTTP/1.1\nHost: localhost\nHost: y", "at most one Host header, got 2"),
-        ("GET /healthz HTTP/1.1\nHost: localhost\nHOST: localhost", "at most one Host header, got 2"),
+        (
+            "GET /healthz HTTP/1.1\nHost: localhost\nHOST: localhost",
+            "at most one Host header, got 2",
+        ),
         ("GET /healthz HTTP/1.0\nHost: localhost\nHost: y", "at most one Host header, got 2"),
     ],
 )

@@ -115,7 +115,9 @@ def pipelined() -> tuple[bytes, list[bytes]]:
     data += b"POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     data += b"POST /2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     data += b"%x\r\n" % len(body) + body + b"\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n"
-    data += b"POST /3 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(large) + large
+    data += (
+        b"POST /3 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(large) + large
+    )
     data += GET % 4
     return data, [b"/0 ", b"/1 " + body, b"/2 " + body + b"abc", b"/3 " + large, b"/4 "]
 

@@ -103,7 +103,11 @@ def _all_comes_back(http: httpx.Client) -> Iterator[None]:
 
 
 def start(method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *(f"{k}: {v}" for k, v in headers.items())]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: localhost",
+        *(f"{k}: {v}" for k, v in headers.items()),
+    ]
     return "\r\n".join([*lines, "", ""]).encode()
 
 

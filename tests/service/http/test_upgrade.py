@@ -17,7 +17,9 @@ from tests.service.requests import PERMUTE, problem_of, send_raw
 
 HIDDEN = b"GET /v1/me HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: hidden\r\n\r\n"
 UPGRADES = ("websocket", "h2c", "TLS/1.0", "anything, else")
-LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: last\r\nConnection: close\r\n\r\n"
+LAST = (
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: last\r\nConnection: close\r\n\r\n"
+)
 
 
 def asking(upgrade: str, connection: str, *, chunked: bool) -> bytes:

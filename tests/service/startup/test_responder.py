@@ -13,7 +13,8 @@ from warpcall_service.startup import responder as module
 from warpcall_service.startup.responder import StartResponder
 
 CALL = (
-    b"POST /v1/kernels/permute HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 99
+    b"POST /v1/kernels/permute HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    + b"x" * 99
 )
 
 

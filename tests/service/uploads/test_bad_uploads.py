@@ -112,9 +112,7 @@ def test_a_source_that_is_too_long_is_refused(http: httpx.Client) -> None:
 
 
 def test_a_body_of_ten_mb_is_refused_before_it_is_sent(server: Server, http: httpx.Client) -> None:
-    head = (
-        f"POST {PATH} HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: {10 * MIB}"
-    )
+    head = f"POST {PATH} HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: {10 * MIB}"
 
     answer = send_raw(server, head)
 
