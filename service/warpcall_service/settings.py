@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
+import re
 from typing import Any, Literal, Self
 
 from pydantic import ByteSize, Field, field_validator
@@ -14,6 +14,10 @@ from warpcall_service.server_settings import MIB, PREFIX, Seconds, ServerSetting
 CLIENT_VARIABLES = frozenset(
     {"WARPCALL_URL", "WARPCALL_API_KEY"}
 )  # settings of the SDK, which the server ignores
+
+
+WEBHOOK_PORTS = {"https": 443, "http": 80}
+_WEBHOOK_HOST = re.compile(r"(?:(http)://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
 
 
 class SettingsError(ValueError):
@@ -255,28 +259,29 @@ class Settings(ServerSettings):
         le=86_400,
         description="Shortest time in seconds between two runs of a monitor that a user may ask for.",
     )
-    webhook_networks: str = Field(
+    webhook_hosts: str = Field(
         "none",
         description=(
-            "Networks that monitors may call although they are not public, separated by commas, "
-            "such as `10.0.0.0/8,192.168.7.5/32`. Only there URLs may begin with `http://`."
+            "Hosts that monitors may call, separated by commas, such as "
+            "`hooks.example.org,10.0.0.7:8443`. A host without a port has only port 443. They are "
+            "called over TLS, except for entries such as `http://10.0.0.7:8080`. With `none` no "
+            "monitor can have a URL."
         ),
     )
     user_max_streams: int = Field(
         32, ge=1, description="Streams of job events that one user may have open."
     )
 
-    @field_validator("webhook_networks")
+    @field_validator("webhook_hosts")
     @classmethod
-    def _check_networks(cls, given: str) -> str:
-        for part in given.split(",") if given != "none" else []:
-            try:
-                ipaddress.ip_network(part.strip())
-            except ValueError:
-                raise ValueError(
-                    "must be networks such as 10.0.0.0/8,192.168.7.5/32, or none"
-                ) from None
+    def _check_hosts(cls, given: str) -> str:
+        _webhook_origins(given)
         return given
+
+    @property
+    def webhook_origins(self) -> frozenset[str]:
+        """The entries of `webhook_hosts` with scheme and port, such as https://example.org:443."""
+        return _webhook_origins(self.webhook_hosts)
 
     @property
     def modules(self) -> list[str]:
@@ -315,3 +320,17 @@ def _first_line(error: ValueError) -> str:
         got = f", got {fault['input']!r}" if fault["loc"] else ""
         lines.append(f"{name}{fault['msg'].removeprefix('Value error, ')}{got}")
     return "\n".join(lines)
+
+
+def _webhook_origins(given: str) -> frozenset[str]:
+    origins = set()
+    for part in given.split(",") if given != "none" else []:
+        found = _WEBHOOK_HOST.fullmatch(part.strip().lower())
+        if found is None or not 0 < int(found[3] or 1) < 1 << 16:
+            raise ValueError(
+                "must be hosts such as hooks.example.org,10.0.0.7:8443,http://10.0.0.7:8080, or "
+                f"none, got {part.strip()!r}"
+            )
+        scheme = found[1] or "https"
+        origins.add(f"{scheme}://{found[2]}:{found[3] or WEBHOOK_PORTS[scheme]}")
+    return frozenset(origins)

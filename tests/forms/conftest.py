@@ -19,7 +19,11 @@ from tests.service.databases import Database
 from tests.service.job_requests import BRIEF
 from warpcall_service.identity import ROLES
 
-SETTINGS = {"WARPCALL_ARENA_BYTES": "16MiB", "WARPCALL_UPLOADS": "trusted"}
+SETTINGS = {
+    "WARPCALL_ARENA_BYTES": "16MiB",
+    "WARPCALL_UPLOADS": "trusted",
+    "WARPCALL_WEBHOOK_HOSTS": "example.org",
+}
 MARKUP = '<img src=x onerror="alert(1)">'
 _numbers = itertools.count(1)
 

@@ -49,7 +49,9 @@ def test_a_monitor_is_added_and_removed_by_keyboard(
         page.get_by_label("Repeat every").select_option("1 day")
         page.get_by_label("URL to call").fill("https://10.0.0.1/")
         page.get_by_label("URL to call").press("Enter")
-        expect(page.locator("#notify-error")).to_contain_text("may not call")
+        expect(page.locator("#notify-error")).to_contain_text(
+            "must be at https://example.org, which the operator"
+        )
         expect(page.get_by_label("Repeat every")).to_have_value("1 day")
         page.get_by_label("URL to call").fill("https://example.org/hook")
         page.get_by_label("URL to call").press("Tab")

@@ -120,6 +120,7 @@ def test_the_token_of_another_user_adds_another_monitor(lab: FormsLab, job: dict
         ({"least": "0.1"}, "least"),
         ({"least": "nan"}, "least"),
         ({"notify": "http://10.0.0.1/"}, "notify"),
+        ({"notify": "https://elsewhere.example/"}, "notify"),
         ({"notify": "https://example.org/" + "x" * 2000}, "notify"),
         ({"notify": "https://example.org/\0"}, "notify"),
     ],

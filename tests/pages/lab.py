@@ -186,7 +186,7 @@ def monitor(
         outcomes.note_end(session, row)
         outcomes.note(session, row, text, None)
         session.flush()
-        ended = {"state": "failed", "attempts": 7, "detail": text, "finished_ms": row.created_ms}
+        ended = {"state": "failed", "attempts": 5, "detail": text, "finished_ms": row.created_ms}
         theirs = sa.update(MonitorDelivery).where(MonitorDelivery.monitor_number == row.number)
         session.execute(theirs.values(**ended))
     add_runs(store, monitor_id, medians_us[found_at:])

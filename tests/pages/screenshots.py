@@ -39,6 +39,7 @@ SCHEMES = ("light", "dark")
 DRAWN_MS = 200  # until a browser has drawn what came into its window
 TALLEST = 2400  # pixels of a picture
 SETTINGS = {
+    "WARPCALL_WEBHOOK_HOSTS": "example.org",
     "WARPCALL_ARENA_BYTES": "64MiB",
     "WARPCALL_UPLOADS": "trusted",
     "WARPCALL_USER_RUNNING_JOBS": "1",

@@ -73,8 +73,8 @@ class Monitors(_MonitorsBase):
             every_s: seconds between two runs. The server sets a lower limit.
             least: the smallest step to report, as a share of the time before it. None means 0.03.
             notify: URL that the server calls for steps, and when runs begin to fail or work again.
-                The answer has the `secret` with which these calls are signed, which cannot be shown
-                again.
+                The operator of the server lists the hosts that it may call. The answer has the
+                `secret` with which these calls are signed, which cannot be shown again.
             options: as for `Jobs.submit`, but not `priority`, `fresh` or `profile`.
 
         Raises:

@@ -76,7 +76,8 @@ def add(
         typer.Option(
             metavar="URL",
             help="URL that the server calls for steps, and when runs begin to fail or work again, "
-            "signed with a secret that is shown once.",
+            "signed with a secret that is shown once. The operator of the server lists the hosts "
+            "that it may call.",
         ),
     ] = None,
     shape: Shapes = None,

@@ -30,6 +30,7 @@ from warpcall_service.monitors.models import (
     MonitorRequest,
 )
 from warpcall_service.monitors.service import MonitorService
+from warpcall_service.monitors.webhook_hosts import described
 from warpcall_service.pages.view import View, new_token, page, render
 from warpcall_service.settings import Settings
 from warpcall_service.store.tables import Job, JobCase
@@ -176,6 +177,7 @@ def routes(settings: Settings, jobs: JobService, monitors: MonitorService) -> AP
             errors=errors or {},
             times=times,
             private_by_default=settings.jobs_private,
+            urls=described(settings.webhook_origins),
             token=form.token or new_token(),
         )
         return page(request, text, status)

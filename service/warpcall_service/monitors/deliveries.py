@@ -24,7 +24,7 @@ from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery, Moni
 from warpcall_service.store.tables import User
 from warpcall_service.store.times import moment, now_ms
 
-PAUSES_S = (10, 60, 300, 1800, 7200, 21_600)  # after each failed attempt but the last
+PAUSES_S = (10, 60, 600, 7200)  # after each failed attempt but the last
 MOST_ATTEMPTS = len(PAUSES_S) + 1
 LEASE_MS = 60_000  # of an attempt, which itself takes less
 GONE = 410  # a receiver that answers so wants no further attempts

@@ -24,7 +24,7 @@ class MonitorRequest(Model):
     """A job that the server repeats every `every_s` seconds, for the first time at once.
 
     `least` is the smallest step to report, as a share of the time before it. `notify` is a URL that
-    the server calls for each step; it must be https, unless the operator allows others.
+    the server calls for each step; its host must be one of those that the operator lists.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

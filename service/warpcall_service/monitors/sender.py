@@ -1,4 +1,4 @@
-"""Sends the calls of monitors' URLs: signed, to addresses that were checked, within a short time."""
+"""Sends the calls of monitors' URLs: signed, to hosts that the operator lists, in a bounded time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import hashlib
 import hmac
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import httpcore
 
 from warpcall import __version__
-from warpcall_service.monitors.addresses import CheckedBackend, Network
+from warpcall._transport.cancellable import CancellableBackend
 from warpcall_service.monitors.deliveries import Attempt
+from warpcall_service.monitors.webhook_hosts import VARIABLE, origin_of
 
 TIMEOUT_S = 10.0  # of a whole attempt
 SIGNATURE = "Warpcall-Signature"
@@ -29,12 +30,16 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 class Sender:
     """Makes attempts of deliveries.
 
+    Names are looked up in daemon threads of their own, as by the SDK. In the threads that the event
+    loop shares, look-ups that are never answered would delay the frames of jobs and the ends of
+    checks, and a server that stops would wait for them.
+
     Args:
-        networks: networks that may be called besides public addresses.
+        listed: origins that may be called, as `Settings.webhook_origins` has them.
     """
 
-    def __init__(self, networks: Sequence[Network]) -> None:
-        self._networks = networks
+    def __init__(self, listed: AbstractSet[str]) -> None:
+        self._listed = listed
         self._context: ssl.SSLContext | None = None
 
     async def send(self, attempt: Attempt) -> tuple[int | None, str]:
@@ -44,6 +49,8 @@ class Sender:
             The status of the answer, None if there was none; and why the attempt failed, empty if
             it did not.
         """
+        if origin_of(attempt.url) not in self._listed:  # it was listed when the monitor was added
+            return None, f"the operator does not list the host of the URL with {VARIABLE}"
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 status = await self._post(attempt)
@@ -58,7 +65,6 @@ class Sender:
         return status, f"the answer had the status {status}, which is not 2xx"
 
     async def _post(self, attempt: Attempt) -> int:
-        encrypted = attempt.url.startswith("https:")
         if self._context is None:
             self._context = await asyncio.to_thread(ssl.create_default_context)
         timestamp = str(int(time.time()))
@@ -72,11 +78,15 @@ class Sender:
         }
         async with (
             httpcore.AsyncConnectionPool(
-                ssl_context=self._context,
-                max_connections=1,
-                network_backend=CheckedBackend(self._networks, encrypted=encrypted),
+                ssl_context=self._context, max_connections=1, network_backend=CancellableBackend()
             ) as pool,
-            pool.stream("POST", attempt.url, headers=headers, content=attempt.body) as answer,
+            pool.stream(
+                "POST",
+                attempt.url,
+                headers=headers,
+                content=attempt.body,
+                extensions={"timeout": {"connect": TIMEOUT_S}},
+            ) as answer,
         ):
             status: int = answer.status
             return status

@@ -18,11 +18,11 @@ from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.service import JobService
 from warpcall_service.monitors import database, deliveries, outcomes, runs, views
-from warpcall_service.monitors.addresses import check_url, networks_of
 from warpcall_service.monitors.deliveries import Attempt
 from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.monitors.runs import DueRun, RunLost
 from warpcall_service.monitors.sender import Sender
+from warpcall_service.monitors.webhook_hosts import check_url
 from warpcall_service.monitors.work import find_work
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
@@ -45,8 +45,7 @@ class MonitorService:
         self._stopping = asyncio.Event()
         self._trouble = ""
         self._working: asyncio.Task[None] | None = None
-        self._networks = networks_of(settings.webhook_networks)
-        self._sender = Sender(self._networks)
+        self._sender = Sender(settings.webhook_origins)
         self._sending: set[asyncio.Task[None]] = set()
         self._steps = 0
         self._attempts: Counter[str] = Counter()
@@ -99,7 +98,7 @@ class MonitorService:
                 field="every_s",
             )
         if request.notify is not None:
-            check_url(request.notify, self._networks)
+            check_url(request.notify, self._settings.webhook_origins)
         try:
             checked = await self._jobs.check(caller, request.job)
         except InvalidInput as error:

@@ -19,7 +19,7 @@ from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery
 from warpcall_service.store.times import now_ms
 
 MARKUP = "<b>marmalade</b>"
-LOCAL = {"WARPCALL_WEBHOOK_NETWORKS": "127.0.0.0/8", "WARPCALL_MONITOR_MIN_EVERY_S": "60"}
+LOCAL = {"WARPCALL_WEBHOOK_HOSTS": "http://127.0.0.1:9", "WARPCALL_MONITOR_MIN_EVERY_S": "60"}
 
 
 @dataclass(frozen=True)
