@@ -71,14 +71,19 @@ LABEL org.opencontainers.image.title="Warpcall" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}"
-# Uploaded code runs in bubblewrap, with a filter that libseccomp makes.
+# Uploaded code runs in bubblewrap, with a filter that libseccomp makes and an account that newuidmap gives it. As a
+# program of root newuidmap needs more capabilities in a container than these two.
 # hadolint ignore=DL3008 # they are of whichever Debian the base is
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends bubblewrap libseccomp2 \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get install -y --no-install-recommends bubblewrap libcap2-bin libseccomp2 uidmap \
+    && rm -rf /var/lib/apt/lists/* \
+    && chmod u-s /usr/bin/newuidmap /usr/bin/newgidmap \
+    && setcap cap_setuid=ep /usr/bin/newuidmap \
+    && setcap cap_setgid=ep /usr/bin/newgidmap
 RUN groupadd --gid 10001 warpcall \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/warpcall \
         --shell /usr/sbin/nologin warpcall \
+    && echo warpcall:20000:40000 | tee /etc/subuid > /etc/subgid \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/warpcall \
     && install -d -o 10001 -g 10001 -m 0755 /var/cache/warpcall /run/warpcall
 COPY --from=build /usr/bin/tini-static /usr/bin/tini

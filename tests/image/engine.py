@@ -22,12 +22,16 @@ HARDENED = (
 # Tests have no XDG_CONFIG_HOME, which podman takes amiss. The rest lets it run inside a container,
 # too: no systemd, no right to raise limits.
 PODMAN = ("env", "--unset=XDG_CONFIG_HOME", "podman", "--runtime=runc", "--cgroup-manager=cgroupfs")
-# What the sandbox of uploaded code needs: namespaces, mounts in them, and a /proc of its own.
+# What the sandbox of uploaded code needs: an account, namespaces, mounts in them, and a /proc of its own.
+ACCOUNT = (
+    *("--security-opt=no-new-privileges:false", "--cap-add=SETUID", "--cap-add=SETGID"),
+    "--security-opt=seccomp=unconfined",
+)
 SANDBOX = {
     "docker": tuple(
-        f"--security-opt={option}=unconfined" for option in ("seccomp", "apparmor", "systempaths")
+        f"--security-opt={option}=unconfined" for option in ("apparmor", "systempaths")
     ),
-    "podman": ("--security-opt=seccomp=unconfined", "--security-opt=unmask=ALL"),
+    "podman": ("--security-opt=unmask=ALL",),
 }
 PODMAN_RUN = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "--health-interval=disable")
 

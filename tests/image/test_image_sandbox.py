@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.image.conftest import Box
-from tests.image.engine import SANDBOX, Engine
+from tests.image.engine import ACCOUNT, SANDBOX, Engine
 from tests.waiting import until
 
 UPLOADS = ("--env=WARPCALL_UPLOADS=sandboxed", "--env=WARPCALL_HOST=127.0.0.1")
@@ -28,11 +28,14 @@ def uploads(engine: Engine, *options: str) -> str:
 
 
 def test_the_sandbox_works_with_the_options_of_the_compose_file(engine: Engine) -> None:
-    assert uploads(engine, *SANDBOX[engine.name]) == "sandboxed"
+    assert uploads(engine, *ACCOUNT, *SANDBOX[engine.name]) == "sandboxed"
 
 
 def test_without_them_uploads_are_refused_with_what_to_change(engine: Engine) -> None:
-    said = uploads(engine)
+    without_rights = uploads(engine)
+    without_proc = uploads(engine, *ACCOUNT)
 
-    assert said.startswith("unavailable: ")
-    assert "in a container" in said or "this container" in said
+    assert without_rights.startswith("unavailable: ")
+    assert "may not gain rights (no_new_privs)" in without_rights
+    assert without_proc.startswith("unavailable: ")
+    assert "in a container" in without_proc or "this container" in without_proc

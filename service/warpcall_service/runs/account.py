@@ -31,10 +31,17 @@ OF_ROOT = ((0x70000000, 65536), (65520, 14))
 SUBUID, SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
 MAP_S = 10.0
 PR_SET_DUMPABLE = 4
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 WHAT_TO_DO = (
     "uploaded code needs an account of its own: install newuidmap and newgidmap (the package uidmap "
     "or shadow-utils), and give the server's account subordinate ids (usermod --add-subuids "
     "100000-165535 --add-subgids 100000-165535 ACCOUNT)"
+)
+NO_NEW_RIGHTS = (
+    "uploaded code needs an account of its own, which newuidmap gives it, and programs that this "
+    "server starts may not gain rights (no_new_privs): set NoNewPrivileges=no in a systemd unit, leave "
+    "out the security option no-new-privileges in Docker or Podman, set allowPrivilegeEscalation: true "
+    "in Kubernetes"
 )
 
 
@@ -55,13 +62,20 @@ def choose() -> Ids:
     Raises:
         NoAccount: there are none, or no program that may give them away.
     """
-    if os.geteuid() != 0 and not (shutil.which("newuidmap") and shutil.which("newgidmap")):
-        raise NoAccount(WHAT_TO_DO)
+    if os.geteuid() != 0:
+        if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
+            raise NoAccount(WHAT_TO_DO)
+        if "\nNoNewPrivs:\t1\n" in Path("/proc/self/status").read_text():
+            raise NoAccount(NO_NEW_RIGHTS)
     return Ids(_drawn(SUBUID, "uid_map"), _drawn(SUBGID, "gid_map"))
 
 
 def limit() -> None:
-    """Limit what this process's next user namespace can use up of its account's."""
+    """Limit what this process's next user namespace can use up of its account's.
+
+    Capabilities that Podman gives the server for newuidmap are dropped: bubblewrap takes none.
+    """
+    ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for number, value in RLIMITS.values():
         highest = resource.getrlimit(number)[1]
         least = value if highest == resource.RLIM_INFINITY else min(value, highest)

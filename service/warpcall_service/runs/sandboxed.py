@@ -81,7 +81,7 @@ def start(
         info = files.enter_context(os.fdopen(reading, "rb"))
         writing = files.enter_context(os.fdopen(info_fd, "wb"))
         waiting_fd, going = os.pipe()
-        go = files.enter_context(os.fdopen(going, "wb"))
+        files.callback(os.close, going)
         waiting = files.enter_context(os.fdopen(waiting_fd, "rb"))
         arguments = [*launch["arguments"], "--setenv", TAG_VARIABLE, tag]
         arguments += ["--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
@@ -118,7 +118,8 @@ def start(
                 if cgroup:
                     cgroup.remove()
                 raise CannotStart(str(error)) from None
-        go.write(b"!")
+        with contextlib.suppress(BrokenPipeError):  # bubblewrap has ended, and wrote why
+            os.write(going, b"!")
     return Sandboxed(process, init, cgroup)
 
 

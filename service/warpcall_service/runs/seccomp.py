@@ -26,6 +26,7 @@ TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX put input into a ter
 # Commands of fcntl: the signal of a file may be SIGCONT, as above; a lease lets each open of the file
 # wait; the last one watches a folder.
 FCNTLS = (10, 1024, 1026)  # F_SETSIG, F_SETLEASE, F_NOTIFY
+MAP_HUGETLB = 0x40000  # of mmap: pages that the operator has reserved, for all together
 PERSONALITY_QUERY = 0xFFFFFFFF
 # AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK belong to the sandbox's own network, which has no other
 # interface than `lo`. AF_VSOCK would reach a virtual machine's host, AF_ALG the kernel's ciphers.
@@ -43,11 +44,12 @@ REFUSED = (  # noqa: SIM905  # a list would take a line for each name
 ).split()
 # Programs find out whether the kernel has these, and go on without them. The memory of a memfd and
 # of a System V segment belongs to no process: the job's limit of memory would not see it.
+# All of the machine's processes share one limit on the requests of asynchronous input and output.
 # POSIX timers and message queues can send SIGCONT to a process that the job's process has stopped
 # while others are timed; Python's and torch's timers are of other kinds.
 MISSING = (  # noqa: SIM905  # a list would take a line for each name
     "clone3 userfaultfd io_uring_setup io_uring_enter io_uring_register memfd_create memfd_secret "
-    "shmget shmat timer_create mq_open mq_notify"
+    "shmget shmat timer_create mq_open mq_notify io_setup"
 ).split()
 
 
@@ -85,6 +87,7 @@ def program() -> bytes:
         deny(refuse, "ioctl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, number))
     for number in FCNTLS:
         deny(refuse, "fcntl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, number))
+    deny(refuse, "mmap", (3, pyseccomp.MASKED_EQ, MAP_HUGETLB, MAP_HUGETLB))
     deny(refuse, "personality", (0, pyseccomp.NE, PERSONALITY_QUERY, 0))
     for family in set(range(max(FAMILIES))) - set(FAMILIES):
         deny(refuse, "socket", (0, pyseccomp.EQ, family, 0))

@@ -66,6 +66,18 @@ ATTEMPTS = {
         + CALL.format(call="libc.inotify_init()").replace("\n", "\n    "),
         "OSError: [Errno 24]",
     ),
+    "have very many signals wait": (
+        """
+import os, signal
+from ctypes import CDLL, c_void_p, get_errno
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+libc = CDLL(None, use_errno=True)
+for _ in range(2000):
+    if libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), c_void_p(0)):
+        raise OSError(get_errno(), "no")
+""",
+        "BlockingIOError: [Errno 11]",
+    ),
     "read how the kernel was started": ("return open('/proc/cmdline').read()", "PermissionError"),
     "inherit the environment": (
         "import os\nreturn os.environ['SECRET_OF_THE_SERVER']",
@@ -270,6 +282,8 @@ CALLS = {
     "request_key": [0, 0, 0, 0],
     "memfd_secret": [-1],
     "shmat": [-1, 0, 0],
+    "io_setup": [0, 0],
+    "mmap": [0, 0, 3, 0x40022, -1, 0],
 }
 
 
