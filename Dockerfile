@@ -83,7 +83,7 @@ RUN apt-get update \
 RUN groupadd --gid 10001 warpcall \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/warpcall \
         --shell /usr/sbin/nologin warpcall \
-    && echo warpcall:20000:40000 | tee /etc/subuid > /etc/subgid \
+    && echo warpcall:20000:40000 > /etc/subuid && cp /etc/subuid /etc/subgid \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/warpcall \
     && install -d -o 10001 -g 10001 -m 0755 /var/cache/warpcall /run/warpcall
 COPY --from=build /usr/bin/tini-static /usr/bin/tini
