@@ -59,10 +59,12 @@ def test_each_sandbox_has_an_account_of_its_own(
         users = {*one.uids(), *other.uids()}
         groups = {*one.gids(), *other.gids()}
         ends = [Path(f"/proc/{p.pid}/status").read_text() for p in (one, other)]
+        scores = [Path(f"/proc/{p.pid}/oom_score_adj").read_text() for p in (one, other)]
 
     assert len(users) == len(groups) == 2
     assert not {os.geteuid(), os.getegid()} & (users | groups)
     assert all("\nGroups:\t \n" in status for status in ends)  # none beside its own
+    assert scores == ["1000\n"] * 2
 
 
 def test_what_the_check_of_the_sandbox_tries_works_outside_of_it(tmp_path: Path) -> None:
