@@ -101,7 +101,9 @@ async def unread(connection: Connection) -> None:
     """Ask for large answers, of calls and of other routes, and read none of them."""
     if connection.number % 2:
         key = f"Authorization: Bearer {connection.key}\r\n".encode()
-        await connection.send((b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n" + key + b"\r\n") * 50)
+        await connection.send(
+            (b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n" + key + b"\r\n") * 50
+        )
     else:
         await connection.send(connection.call(ANSWER_BYTES) + bytes(ANSWER_BYTES))
     await asyncio.sleep(3600)
