@@ -5,6 +5,7 @@ A process stands still only when each of its threads does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,12 +14,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.service.runs.sandboxes import settings, tried
+from tests.service.runs.sandboxes import ROOT, settings, tried
 from tests.waiting import until
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE
+from warpcall_service.runs.one_shot import OneShot
 
 WRITES = """
 import os, threading
@@ -89,6 +92,26 @@ def test_what_a_killed_reaper_left_is_found_by_its_tag_beside_large_environments
 
     assert (left, stray.wait(0)) == (set(), -signal.SIGKILL)
     assert time.process_time() - before_s < SEARCH_CPU_S
+
+
+def test_the_tag_comes_before_a_large_environment_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LARGE_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    given = settings(tmp_path / "data", "trusted")
+
+    async def play() -> tuple[int, set[int]]:
+        check = OneShot(given, "tests.service.runs.attempt", trusted=False)
+        reaper = psutil.Process(check._reaper.pid)
+        until(reaper.children, "it does not start")
+        started = {reaper.pid, *(child.pid for child in reaper.children())}
+        found = {*process_tree.tagged(check._tag)}
+        await check.end()
+        return len(started), started - found
+
+    assert asyncio.run(play()) == (2, set())
 
 
 def test_large_environments_of_other_processes_do_not_delay_the_end_of_a_check(
