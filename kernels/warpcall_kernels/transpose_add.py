@@ -200,6 +200,12 @@ CASES = (
     _case("batches", (3, 2, 9, 20), (3, 2, 20, 9)),
     _case("a broadcasts", (9, 20), (3, 20, 9)),
     _case("both broadcast", (4, 1, 5, 6), (3, 6, 5), torch.float64),
+    _case("tiny matrices", (301, 4, 8), (301, 8, 4), torch.bfloat16, values="special"),
+    _case("tiny odd matrices", (303, 3, 3), (303, 3, 3)),
+    _case("tiny matrices, b broadcasts", (299, 4, 6), (6, 4), torch.int32, torch.float16),
+    _case(
+        "tiny matrices, a broadcasts", (4, 1, 5, 3), (4, 70, 3, 5), layouts=("strided", "offset")
+    ),
     _case("a transposed", (17, 30), (30, 17), layouts=("transposed", "contiguous")),
     _case("b transposed", (17, 30), (30, 17), layouts=("contiguous", "transposed")),
     _case("strided", (17, 30), (30, 17), torch.bfloat16, layouts=("strided", "strided")),

@@ -74,6 +74,10 @@ def test_any_layout_is_permuted_bit_by_bit(
         ((2, 3, 4, 16), (1, 2, 0, 3), "rows"),
         ((4, 5), (1, 0), "tiles"),
         ((4, 5, 2, 3), (2, 3, 0, 1), "tiles"),
+        ((132, 2, 4), (0, 2, 1), "chunks"),
+        ((131, 2, 4), (0, 2, 1), "tiles"),
+        ((132, 3, 4), (0, 2, 1), "flat"),
+        ((9, 4, 20, 2, 4), (1, 2, 0, 4, 3), "chunks"),
     ],
 )
 def test_each_layout_takes_its_variant(

@@ -1,7 +1,7 @@
 """How transpose-add is launched: its variant, and the arguments of its kernel.
 
-The table of variants is in `_transpose/plan.py`. Transpose-add has three of them, UNALIGNED, TILES
-and COMPLEX.
+The table of variants is in `_transpose/plan.py`. Transpose-add has four of them, UNALIGNED, TILES,
+FLAT and COMPLEX.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import triton.language as tl
 
 from warpcall_kernels._transpose import constants, unaligned
 from warpcall_kernels._transpose.complex_add import complex_add_kernel
+from warpcall_kernels._transpose.flat import flat_add_kernel
 from warpcall_kernels._transpose.kernels import transpose_add_kernel
 from warpcall_kernels._transpose.plan import Program, Variant, fit_tile
 from warpcall_kernels._transpose.strides import (
@@ -24,6 +25,7 @@ from warpcall_kernels._transpose.strides import (
     alignment,
     broadcast_strides,
     contiguous_strides,
+    division_arguments,
     merge,
     needs_int64,
     reach,
@@ -68,6 +70,8 @@ def plan_transpose_add(a: Layout, b: Layout, out: Meta) -> Launch:
         words: tuple[Any, ...] = (WORDS[out.dtype.itemsize],) * 3
     else:
         program = _tiles(a, b, out, dims, variant)
+        if variant is Variant.TILES and _are_small(program, out):
+            program, variant = _flat(a, b, out), Variant.FLAT
         known = {torch.bool: tl.int8, **PARTS}
         words = tuple(known.get(dtype) for dtype in (a.dtype, out.dtype, b.dtype))
     parts = 2 if out.dtype.is_complex else 1
@@ -154,6 +158,45 @@ def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim], variant: Varian
             "BLOCK_H": block_h,
             "BLOCK_W": block_w,
             "num_warps": square.warps,
+        },
+    )
+
+
+def _are_small(tiles: Program, out: Meta) -> bool:
+    """Whether there are many tiles, which are small because the matrices are."""
+    elements = tiles.arguments["BLOCK_H"] * tiles.arguments["BLOCK_W"]
+    few = elements * out.dtype.itemsize < constants.FLAT_TILE_BYTES
+    small = constants.SQUARES_SMALL[out.dtype.itemsize].side ** 2
+    return few and 2 * elements <= small and tiles.programs >= constants.MIN_TILES
+
+
+def _flat(a: Layout, b: Layout, out: Meta) -> Program:
+    """Transpose and add element by element."""
+    rank, total = len(out.shape), math.prod(out.shape)
+    steps = contiguous_strides(out.shape)
+    arguments: dict[str, Any] = {}
+    turned = (*a.shape[:-2], a.shape[-1], a.shape[-2])
+    a_strides = (*a.strides[:-2], a.strides[-1], a.strides[-2])
+    for side, shape, strides in (("a", turned, a_strides), ("b", b.shape, b.strides)):
+        merged = merge(out.shape, broadcast_strides(shape, strides, rank), steps)
+        dims = merged or [Dim(1, (0, 0))]
+        own = tuple(s[0] for _, s in dims)
+        arguments |= division_arguments(tuple(n for n, _ in dims), own, f"{side}_")
+        arguments[f"NDIM_{side.upper()}"] = len(dims)
+        arguments[f"EVEN_{side.upper()}"] = own == (1,)
+    del arguments["EVEN_A"]
+    align = alignment(out.dtype.itemsize, [total])
+    block = constants.FLAT_BYTES // out.dtype.itemsize
+    return Program(
+        flat_add_kernel,
+        triton.cdiv(total, block),
+        {
+            **arguments,
+            "units": total // align,
+            "ALIGN": align,
+            **_types(a, b, out, Variant.FLAT),
+            "BLOCK": block,
+            "num_warps": constants.FLAT_WARPS,
         },
     )
 

@@ -146,7 +146,7 @@ def tiles_kernel(
 
 
 @triton.jit
-def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.constexpr) -> tl.tensor:
+def as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.constexpr) -> tl.tensor:
     """Convert `x` as torch does before it adds: first to the type of the output, then to ACC.
 
     Torch rounds an integer to fp32 first and to the type of the output then. Without the addition
@@ -211,8 +211,8 @@ def transpose_add_kernel(
     b = tl.load(
         b_ptr + tl.multiple_of(w * stride_bw, ALIGN_H)[:, None] + along[None, :], mask=inside
     )
-    a = _as_term(tl.trans(a), out_ptr, ACC, FLOAT)
-    b = _as_term(b, out_ptr, ACC, FLOAT)
+    a = as_term(tl.trans(a), out_ptr, ACC, FLOAT)
+    b = as_term(b, out_ptr, ACC, FLOAT)
     total = a | b if LOGICAL else a + b
     at = tl.multiple_of(w * size_h, ALIGN_H)[:, None] + h[None, :]
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)

@@ -10,6 +10,8 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | COMPLEX | the sum is complex (transpose-add only) | as TILES, with pairs of a real and an imaginary part | | complex_add.py |
 | CHANNELS | x has 2 to 6 interleaved channels of 1 or 2 bytes, and the output planes of at least CHANNELS_MIN_PIXELS pixels; not if an even number of channels of 2 bytes have aligned planes (permute only) | tiles would move single elements, and have few lanes for odd numbers of channels | 10 to 48 % less time than TILES; for 4 aligned channels of 1 byte as much | channels.py |
 | STAGED | the tiles of 2-byte words that begin at any word leave so many lanes idle that they need STAGED_GAIN times as many as a staged tile; or short rows of 4-byte words that are neighbours in x lie far apart in the output (permute only) | tiles of any size are gathered from shared memory | 39 % less time than TILES, 17 % less than ROWS | staged.py, staged_tiles.py |
+| CHUNKS | tiles would have fewer than FLAT_TILE_BYTES, and the inner dims, all powers of two, are one piece of memory on both sides (permute only) | a program loads and stores whole pieces, and moves words between its threads | 36 us where tiles take 724, for [1048576, 4, 4] fp32 | flat.py |
+| FLAT | tiles would have fewer than FLAT_TILE_BYTES, and there are no such pieces | a program stores words in their order and gathers each; the words that are beside them in memory come from the L1 | 72 us where tiles take 381, for [16, 64, 2, 2, 128, 128] bf16 | flat.py |
 | TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced; programs walk the output in its order | the order: 2 to 3 % less time for (2, 1, 0), and 2 % less if x is kept in the L2 | kernels.py |
 
 The constants are in constants.py. Before a variant is chosen, dims are merged and elements are
@@ -25,7 +27,7 @@ from typing import Any, NamedTuple
 
 import triton
 
-from warpcall_kernels._transpose import channels, constants, staged_tiles, unaligned
+from warpcall_kernels._transpose import channels, constants, flat, staged_tiles, unaligned
 from warpcall_kernels._transpose.kernels import rows_kernel, tiles_kernel
 from warpcall_kernels._transpose.staged import staged_kernel
 from warpcall_kernels._transpose.strides import (
@@ -54,6 +56,8 @@ class Variant(StrEnum):
     COMPLEX = "complex"
     CHANNELS = "channels"
     STAGED = "staged"
+    FLAT = "flat"
+    CHUNKS = "chunks"
 
 
 class Permutation(NamedTuple):
@@ -127,6 +131,8 @@ def plan_permute(
         Variant.UNALIGNED: _unaligned,
         Variant.CHANNELS: _channels,
         Variant.STAGED: _staged,
+        Variant.FLAT: _flat,
+        Variant.CHUNKS: _chunks,
     }
     program = arrange[variant](permutation)
     lengths = [dim.size for dim in merged]
@@ -152,7 +158,11 @@ def choose(permutation: Permutation) -> Variant:
     sides = split_sides(permutation)
     if len(sides.i) == len(sides.j) == 1 and _matrices(permutation, sides).applies():
         return Variant.UNALIGNED
-    return Variant.STAGED if _fills_tiles_badly(permutation) else Variant.TILES
+    if _fills_tiles_badly(permutation):
+        return Variant.STAGED
+    if _has_small_tiles(permutation):
+        return Variant.CHUNKS if flat.chunk_of(permutation.dims, permutation.word) else Variant.FLAT
+    return Variant.TILES
 
 
 def widen(merged: list[Dim], itemsize: int, address: int) -> tuple[list[Dim], int]:
@@ -248,6 +258,23 @@ def _fills_tiles_badly(permutation: Permutation) -> bool:
     if tile is None or tile.programs < constants.STAGED_MIN_TILES:
         return False
     return bool(lanes > constants.STAGED_GAIN * tile.lanes / 2)
+
+
+def _has_small_tiles(permutation: Permutation) -> bool:
+    """Whether there are many tiles, which are small because the dims on both sides are."""
+    tiles, word = _tiles(permutation), permutation.word
+    words = tiles.arguments["BLOCK_I"] * tiles.arguments["BLOCK_J"]
+    small = constants.TILES_SMALL[word]  # which may have so few words in any case
+    few = words * word < constants.FLAT_TILE_BYTES and 2 * words <= small.i * small.j
+    return few and tiles.programs >= constants.MIN_TILES
+
+
+def _flat(permutation: Permutation) -> Program:
+    return Program(flat.flat_kernel, *flat.words(permutation.dims, permutation.word))
+
+
+def _chunks(permutation: Permutation) -> Program:
+    return Program(flat.chunks_kernel, *flat.chunks(*permutation))
 
 
 def _staged(permutation: Permutation) -> Program:
