@@ -21,7 +21,6 @@ from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.runs.events import ProfileMade
 from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
 from warpcall_service.runs.results import (
-    MAX_COUNT,
     MAX_IMPLEMENTATIONS,
     CaseModel,
     Name,
@@ -31,7 +30,7 @@ from warpcall_service.runs.results import (
     Strict,
     Us,
 )
-from warpcall_service.store.stored_results import MOST
+from warpcall_service.store.stored_results import MAX_COUNT, MOST
 from warpcall_service.text import printable
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB

@@ -18,13 +18,12 @@ from pydantic import (
 )
 
 from warpcall.jobs import Verdict
-from warpcall_service.store.stored_results import LEAST, MOST, MOST_MARGIN, MOST_US
+from warpcall_service.store.stored_results import LEAST, MAX_COUNT, MOST, MOST_MARGIN, MOST_US
 from warpcall_service.text import printable
 
 MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are masked, and a block
 MAX_IMPLEMENTATIONS = 9  # of a request, and the copy
 MAX_TEXT = 4096  # characters of an error or a traceback
-MAX_COUNT = 1 << 62
 MAX_READINGS = 2000  # as in `measuring`
 MAX_ODD_CASES = 10_000
 

@@ -21,6 +21,7 @@ from warpcall_service.text import printable
 LEAST, MOST = 1e-18, 1e18  # of numbers that are not 0
 MOST_US = 1e10  # of a time, whose name ends with "_us": 2.8 hours
 MOST_MARGIN = 100.0  # of a log ratio
+MAX_COUNT = 1 << 62  # of integers
 OUT_OF_BOUNDS = "its stored numbers are out of bounds"
 NOT_MEASURED = ("spec",)  # members of a result with numbers of the request
 
@@ -86,7 +87,7 @@ def _most(name: str) -> float:
 
 def _bounded(value: float, most: float) -> float:
     if isinstance(value, int):
-        return value if abs(value) <= most else int(most) if value > 0 else -int(most)
+        return min(max(value, -MAX_COUNT), MAX_COUNT if most == MOST else int(most))
     if math.isnan(value) or value <= 0:
         return 0.0
     return min(max(value, LEAST), most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import zlib
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
@@ -25,6 +26,14 @@ from tests.service.runs.sent_frames import (
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.runs import frames, results
 from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
+from warpcall_service.store.stored_results import (
+    LEAST,
+    MAX_COUNT,
+    MOST,
+    MOST_MARGIN,
+    MOST_US,
+    result_of,
+)
 
 
 @pytest.mark.parametrize("kind", ["progress", "want and release"])
@@ -225,3 +234,21 @@ def test_other_tasks_run_while_a_flood_of_frames_is_read() -> None:
     # The clock also counts what other processes take, so one late tick on a busy machine is no fault.
     assert len(late) > 500
     assert sorted(late)[len(late) * 99 // 100] < 0.02
+
+
+@pytest.mark.parametrize("us", [0.0, LEAST, 1.5, MOST_US])
+@pytest.mark.parametrize("number", [0.0, LEAST, 2.5, MOST])
+@pytest.mark.parametrize("count", [0, MAX_COUNT])
+def test_what_is_accepted_is_read_as_it_was_stored(us: float, number: float, count: int) -> None:
+    row = measured("copy", median_us=us, gb_per_s=number, energy_mj=number, n=count)
+    sent = result(
+        limit={**row, "samples_us": [us, None], "peak_bytes": count},
+        margin=min(number, MOST_MARGIN),
+        seconds=number,
+        bytes_moved=count,
+        readings={**READINGS, "power_w": [number], "temperature_c": [-40]},
+    )
+
+    stored = read(HELLO, sent)[-1].value["case"]
+
+    assert result_of(zlib.compress(json.dumps(stored).encode())) == stored
