@@ -25,8 +25,8 @@ from warpcall_service.store.tables import Measurement as Row
 COLOURS = 7  # of implementations; the eighth, grey, is for the copy
 # What a tag of a case or an implementation means, for readers.
 TAGS = {
-    "suspect": "more than 1.03 times as fast as a copy of the same bytes: there is no verdict, and no "
-    "rank, until a run in another process agrees",
+    "suspect": "more than 1.03 times as fast as a copy of the same bytes: there is no verdict and no "
+    "rank",
     "unstable": "more than a fifth of the rounds were disturbed",
     "power capped": "the GPU ran at its power limit, which is a steady state: the times count",
     "cache warm": "the inputs are so small that they do not fill the L2 cache, and may be in it",
