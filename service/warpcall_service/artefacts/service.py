@@ -29,6 +29,7 @@ from warpcall_service.store.locks import lock_user
 from warpcall_service.store.tables import Job
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.store.times import now_ms
+from warpcall_service.text import printable
 
 THREADS = 2
 AT_ONCE = 500  # files whose rows are looked up together
@@ -146,7 +147,7 @@ class Artefacts:
             StoreError: the database cannot be written.
         """
         row = _row(new, self._membership.id, self._settings.artefact_days)
-        row.error = why.replace("\0", "\\0")[:MAX_ERROR_CHARS]
+        row.error = printable(why[:MAX_ERROR_CHARS])
 
         def insert(session: Session) -> None:
             job = job_of(session)
