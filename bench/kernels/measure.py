@@ -20,21 +20,29 @@ class Effort(NamedTuple):
     Args:
         rounds: samples of each measurement.
         warm_seconds: the longest warm-up.
+        timed: whether anything is timed. Otherwise only our results are checked.
     """
 
     rounds: int = 30
     warm_seconds: float = 0.2
+    timed: bool = True
 
 
 SHORT = Effort(rounds=8, warm_seconds=0.06)
 
 
 class Planned(NamedTuple):
-    """A case that is to be measured."""
+    """A case that is to be measured.
+
+    Args:
+        group: "recorded", "sweep" or "explore".
+        compiled: whether torch.compile is timed for it, although it is not recorded.
+    """
 
     op: Op
     group: str
     case: Case
+    compiled: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -44,7 +52,7 @@ class Planned(NamedTuple):
     @property
     def has_reference(self) -> bool:
         """Whether torch.compile is timed for it."""
-        return self.group == "recorded"
+        return self.compiled or self.group == "recorded"
 
 
 class Bench:
@@ -76,6 +84,7 @@ class Bench:
             warm_window_s=effort.warm_seconds / 10,
             warm_seconds=effort.warm_seconds,
             extras=False,
+            timed=effort.timed,
         )
         self._peers = peers
         self._device = device
@@ -83,9 +92,9 @@ class Bench:
 
     def row(self, planned: Planned) -> dict[str, Any]:
         """One line of the table: times in ms, memory in bytes, None for what was not measured."""
-        op, group, case = planned
+        op, group, case = planned[:3]
         job = measuring.JobCase(op, case.inputs, op.check_params(case.params))
-        names = ["warpcall", "torch"]
+        names = ["warpcall", "torch"] if self._precision.timed else ["warpcall"]
         self._spent.begin(phases.REFERENCES)
         before = self._spent.seconds.get(phases.REFERENCES, 0.0)
         if self._references is not None and planned.has_reference:
@@ -102,7 +111,8 @@ class Bench:
         self._spent.begin(phases.PEERS)
         if self._references is not None:
             self._references.add(op, self._spent.seconds[phases.REFERENCES] - before)
-        ours, eager, *compiled = measured.implementations
+        ours, *others = measured.implementations
+        eager, compiled = others[:1], others[1:]
         samples = [s for s in ours.samples_us if s is not None]
         best = self._peers.best(op.name, case.name)
         by_peers_clock = best is not None and best.clock == "do_bench" and not ours.error
@@ -117,17 +127,35 @@ class Bench:
             "p80_ms": _ms(np.percentile(samples, 80) if samples else None),
             "method": ours.method,
             "copy_ms": None if measured.limit is None else _ms(measured.limit.median_us),
-            "eager_ms": _ms(eager.median_us),
+            "eager_ms": _ms(eager[0].median_us) if eager else None,
             "compile_ms": _ms(compiled[0].median_us) if compiled else None,
             "best_peer": best.name if best else None,
             "best_peer_ms": best.ms if best else None,
             "peer_clock": best.clock if best else None,
             "do_bench_ms": by_do_bench(op, case) if by_peers_clock else None,
+            "status": ours.status,
             "error": ours.error,
             "out_of_memory": any(one.status == "oom" for one in measured.implementations),
+            "device_lost": measured.device_lost,
         }
         self._spent.begin(None)
         return row
+
+
+def failed_row(planned: Planned, status: str, error: str) -> dict[str, Any]:
+    """The row of a case of which nothing could be measured."""
+    times = ("ms", "p20_ms", "p80_ms", "copy_ms", "eager_ms", "compile_ms", "do_bench_ms")
+    peer = ("best_peer", "best_peer_ms", "peer_clock")
+    return {
+        "op": planned.op.name,
+        "group": planned.group,
+        "case": planned.case.name,
+        **dict.fromkeys(("bytes", "extra_bytes", "method", *times, *peer)),
+        "status": status,
+        "error": error,
+        "out_of_memory": status == "oom",
+        "device_lost": status == "cuda_error",
+    }
 
 
 def _beside_outputs(job: measuring.JobCase, peak_bytes: int | None) -> int | None:

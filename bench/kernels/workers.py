@@ -16,13 +16,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Self
 
 import torch
+import triton
 
-from bench.kernels.measure import Bench, Effort, Planned
+from bench.kernels.measure import Bench, Effort, Planned, failed_row
 from bench.kernels.peers import Peers
 from bench.kernels.phases import Phases
 from bench.kernels.references import Kept, undecided
-from warpcall_kernels import ops
+from warpcall_kernels import interpreter, ops
 from warpcall_kernels.execution.check import draw
+from warpcall_kernels.execution.failures import class_of, first_line
 from warpcall_kernels.op.cases import Case
 
 LARGEST_BYTES = 2 << 30  # of a case that is compiled ahead: so many processes share the GPU
@@ -91,7 +93,7 @@ class Workers:
             self._end(connection)
 
     def compile(self, planned: Iterable[Planned], seconds: float | None) -> list[Planned]:
-        """Compile for cases in parallel.
+        """Compile for cases in parallel. Processes that have ended are started again before.
 
         Args:
             planned: the cases, in the order in which they are begun.
@@ -113,6 +115,8 @@ class Workers:
                 connection.send(self._task(case, measures=False))
                 busy[connection] = case
 
+        while len(self._processes) < self._count:
+            self._start()
         for connection in self._processes:
             give(connection)
         while busy:
@@ -136,27 +140,42 @@ class Workers:
             self._end(connection)
         return compiled
 
-    def row(self, planned: Planned) -> tuple[dict[str, Any], Mapping[str, float]]:
+    def row(
+        self, planned: Planned, limit_s: float | None = None
+    ) -> tuple[dict[str, Any], Mapping[str, float]]:
         """The row of a case and the seconds of each phase, from the process that compiled it.
 
-        If this process ends, another one measures the case.
+        If this process ends or can no longer use the device, perhaps because of the case before,
+        another one measures the case.
+
+        Args:
+            limit_s: after which the process is ended, and the row says so; None means no limit.
 
         Raises:
             RuntimeError: the other process ended, too.
         """
         owner = self._owners.get(planned.key)
+        found: tuple[dict[str, Any], Mapping[str, float]] | None = None
         for _ in range(2):
             if owner not in self._processes:
                 owner = next(iter(self._processes), None) or self._start()
             try:
                 owner.send(self._task(planned, measures=True))
-                found: tuple[dict[str, Any], Mapping[str, float]] = owner.recv()
+                if not owner.poll(limit_s):
+                    self._end(owner)
+                    return failed_row(planned, "timeout", f"no result within {limit_s} s"), {}
+                found = owner.recv()
             except ENDED:
                 self._end(owner)
+                found = None
             else:
-                return found
-        what = f"{planned.op.name} {planned.case.name}"
-        raise RuntimeError(f"the processes that measured {what} have ended")
+                if not found[0]["device_lost"]:
+                    return found
+                self._end(owner)
+        if found is None:
+            what = f"{planned.op.name} {planned.case.name}"
+            raise RuntimeError(f"the processes that measured {what} have ended")
+        return found
 
     def _task(self, planned: Planned, *, measures: bool) -> Task:
         references = self._references and planned.has_reference
@@ -183,7 +202,14 @@ class Workers:
 
 
 def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> None:
-    """Do tasks until the connection ends: answer each with a row, or whether it was compiled."""
+    """Do tasks until the connection ends: answer each with a row, or whether it was compiled.
+
+    It also ends when the device cannot be used any more in this process. Without a GPU, and with
+    TRITON_INTERPRET=1, kernels are interpreted.
+    """
+    if triton.knobs.runtime.interpret:
+        interpreter.mend()
+        torch.set_num_threads(1)
     spent = Phases()
     kept = Kept(device)
     while True:
@@ -192,13 +218,23 @@ def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> 
         except ENDED:
             return
         if not task.measures:
-            compiled = _compile(task, kept, device)
+            try:
+                compiled = _compile(task, kept, device)
+            except DeviceLost:
+                return
             _release(device)
             connection.send(compiled)
             continue
         before = dict(spent.seconds)
         bench = Bench(effort, peers, device, kept if task.references else None, spent)
-        row = bench.row(Planned(ops()[task.op], task.group, task.case))
+        planned = Planned(ops()[task.op], task.group, task.case, task.references)
+        try:
+            row = bench.row(planned)
+        except Exception as error:  # noqa: BLE001  # such as the lack of memory for the inputs
+            row = failed_row(planned, class_of(error), first_line(error))
+        if row["device_lost"]:
+            connection.send((row, {}))
+            return
         _release(device)
         taken = {phase: s - before.get(phase, 0.0) for phase, s in spent.seconds.items()}
         connection.send((row, taken))
@@ -218,8 +254,12 @@ def _release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+class DeviceLost(Exception):
+    """An error has made the device unusable for this process."""
+
+
 def _compile(task: Task, kept: Kept, device: str) -> bool:
-    """Compile for a case, unless it is too large."""
+    """Compile for a case, unless it is too large. Raises DeviceLost."""
     op, case = ops()[task.op], task.case
     try:
         params = op.check_params(case.params)
@@ -232,6 +272,10 @@ def _compile(task: Task, kept: Kept, device: str) -> bool:
         if task.references:
             with undecided():
                 kept.compile(op, case)
-    except Exception:  # noqa: BLE001  # the row will say what fails
-        return False
+        if device != "cpu":
+            torch.cuda.synchronize()  # else an error of this case would be seen in the next one
+    except Exception as error:
+        if class_of(error) == "cuda_error":
+            raise DeviceLost from error
+        return False  # the row will say what fails
     return True

@@ -107,9 +107,11 @@ def test_cases_that_lacked_memory_are_measured_again_without_the_other_processes
     class Crowded(workers.Workers):
         """Processes of which those of the start lack memory for one case."""
 
-        def row(self, planned: measure.Planned) -> tuple[dict[str, Any], Mapping[str, float]]:
+        def row(
+            self, planned: measure.Planned, limit_s: float | None = None
+        ) -> tuple[dict[str, Any], Mapping[str, float]]:
             first.update([] if measured else self._processes)
-            row, seconds = super().row(planned)
+            row, seconds = super().row(planned, limit_s)
             measured.append((planned.case.name, len(self._processes)))
             if planned.case.name == "odd" and not first.isdisjoint(self._processes):
                 row |= {"ms": None, "error": "no memory is left", "out_of_memory": True}
