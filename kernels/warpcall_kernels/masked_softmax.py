@@ -259,7 +259,9 @@ def _case(
 CASES = (
     _case("rows", (5, 7, 33)),
     _case("key padding", (2, 3, 5, 40), mask=(2, 1, 1, 40), params={"scale": 0.125}),
-    _case("rows share a mask", (2, 3, 9, 32), torch.float16, mask=(1, 1, 9, 32)),
+    _case("rows share a mask", (2, 8, 9, 32), torch.float16, mask=(1, 1, 9, 32)),
+    _case("few rows share a mask", (2, 3, 90, 32), torch.float16, mask=(1, 1, 90, 32)),
+    _case("few short rows share a mask", (4, 301, 8), torch.bfloat16, mask=(301, 8)),
     _case("full mask", (3, 4, 65), torch.bfloat16, mask=(3, 4, 65)),
     _case("lengths", (6, 10, 48), lengths=(6, 10)),
     _case("lengths by batch, fp16", (4, 3, 72), torch.float16, lengths=(4, 1)),

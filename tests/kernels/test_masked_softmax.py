@@ -218,6 +218,28 @@ def test_rows_share_a_program_or_take_one_or_are_read_twice(
     assert (launch.arguments["BLOCK"], launch.arguments["num_warps"]) == (block, warps)
 
 
+@pytest.mark.parametrize(
+    ("shape", "mask", "rows", "shares"),
+    [
+        ((1, 4, 9000, 8), (9000, 8), 128, False),  # heads share too little for a tile
+        ((1, 64, 900, 8), (900, 8), 64, True),
+        ((40, 6, 49, 49), (40, 1, 49, 49), 16, False),
+        ((40, 16, 49, 49), (40, 1, 49, 49), 16, True),
+        ((8, 12, 10, 16), (8, 1, 10, 16), 16, True),  # no dim fills a tile
+        ((8, 12, 192, 192), (8, 1, 1, 192), 4, True),
+    ],
+)
+def test_rows_share_a_mask_where_that_fills_tiles(
+    shape: tuple[int, ...], mask: tuple[int, ...], rows: int, shares: bool
+) -> None:
+    keys = at(0, shape, torch.float16), at(0, mask, torch.bool)
+
+    launch = forward._plan(*keys, None, 1.0, False)
+
+    assert launch is not None
+    assert (launch.arguments["ROWS"], launch.arguments["SHARED"]) == (rows, shares)
+
+
 @pytest.mark.parametrize("outer", [1, 65_535, 65_536, 200_000, 65_535**2])
 def test_a_grid_has_few_idle_programs_within_the_limits_of_cuda(outer: int) -> None:
     tiles, y, z = Rows(count=9, inner=1, outer=outer, strides=()).grid(4)

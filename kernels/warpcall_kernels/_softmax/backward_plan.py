@@ -43,7 +43,7 @@ def describe(grad: Layout, output: Layout) -> RowLayout | None:
     """The rows of a call, or None if their strides fit no plan."""
     shape, columns, itemsize = output.shape, output.shape[-1], output.dtype.itemsize
     along = (grad.strides[:-1], output.strides[:-1], contiguous_strides(shape)[:-1])
-    rows = plan_rows(shape[:-1], along, None)
+    rows = plan_rows(shape[:-1], along, None, columns * itemsize)
     if rows is None:
         return None
     column_strides = (grad.strides[-1], output.strides[-1])

@@ -83,7 +83,7 @@ def describe(
     q_strides = row_index_strides(len(absent)) if causal else absent
     out_strides = contiguous_strides(shape)[:-1]
     along = (x.strides[:-1], mask_strides[:-1], lengths_strides, q_strides, out_strides)
-    rows = plan_rows(shape[:-1], along, None if mask is None else MASK)
+    rows = plan_rows(shape[:-1], along, None if mask is None else MASK, columns * itemsize)
     if rows is None:
         return None
     strides, x_stride, mask_stride = rows.strides, x.strides[-1], mask_strides[-1]

@@ -152,7 +152,7 @@ def held_tile(columns: int, itemsize: int, count: int, held: int = 1) -> Tile:
 
 
 def plan_rows(
-    sizes: Sequence[int], strides: Sequence[Sequence[int]], shared: int | None
+    sizes: Sequence[int], strides: Sequence[Sequence[int]], shared: int | None, row_bytes: int
 ) -> Rows | None:
     """Merge dims and choose the one to cut into tiles.
 
@@ -161,6 +161,7 @@ def plan_rows(
         strides: strides of each operand along those dims.
         shared: the index of the operand whose rows are worth loading once for several others, or
             None.
+        row_bytes: of a row of x.
 
     Returns:
         The plan, or None when more than three dims remain.
@@ -168,7 +169,7 @@ def plan_rows(
     merged = merge(sizes, *strides)
     if len(merged) > OUTER_DIMS + 1:
         return None
-    tiled = _tile_dim(merged, shared)
+    tiled = _tile_dim(merged, shared, row_bytes)
     nothing = (1, (0,) * len(strides))
     last = merged.pop(tiled) if merged else nothing
     outer, inner = [nothing] * (OUTER_DIMS - len(merged)) + merged
@@ -180,13 +181,25 @@ def plan_rows(
     )
 
 
-def _tile_dim(merged: Sequence[tuple[int, tuple[int, ...]]], shared: int | None) -> int:
-    """The innermost dim along which the shared operand repeats, or else the longest."""
-    for i in reversed(range(len(merged))):
-        size, strides = merged[i]
-        if shared is not None and strides[shared] == 0 and size >= constants.MIN_SHARED:
-            return i
-    return max(range(len(merged)), key=lambda i: (merged[i][0], i), default=0)
+def _tile_dim(
+    merged: Sequence[tuple[int, tuple[int, ...]]], shared: int | None, row_bytes: int
+) -> int:
+    """The innermost dim along which the shared operand repeats, or else the longest.
+
+    Where short rows repeat the mask of few others only, a tile along that dim would be almost empty.
+    The innermost dim that fills a tile is taken then.
+    """
+    filling = [
+        i for i, (size, _) in enumerate(merged) if size * row_bytes >= constants.MIN_FILLED_BYTES
+    ]
+    repeats = [
+        i
+        for i, (size, strides) in enumerate(merged)
+        if shared is not None and strides[shared] == 0 and size >= constants.MIN_SHARED
+    ]
+    worthwhile = [i for i in repeats if i in filling] or (filling if repeats else [])
+    longest = max(range(len(merged)), key=lambda i: (merged[i][0], i), default=0)
+    return worthwhile[-1] if worthwhile else longest
 
 
 def row_index_strides(rank: int) -> tuple[int, ...]:
