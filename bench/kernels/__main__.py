@@ -1,4 +1,4 @@
-"""`python -m bench.kernels`: list the ops, benchmark them, report a benchmark, or tune for a GPU."""
+"""`python -m bench.kernels`: list the ops, benchmark or explore them, report that, or tune for a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from bench.kernels import grid, grid_page, run
+from bench.kernels import explore, explore_page, grid, grid_page, run
 from bench.kernels import tune as _tune
 from bench.kernels.page import families, markdown
 from warpcall_kernels import ops
@@ -62,9 +62,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
 
     report = commands.add_parser(
-        "report", help="print tables in Markdown from a file that bench or grid --json wrote"
+        "report",
+        help="print tables in Markdown from a file that bench, grid or explore --json wrote",
     )
-    report.add_argument("file")
+    report.add_argument("file", nargs="+", help="one, or several that explore wrote")
     report.add_argument(
         "--families", action="store_true", help="only the table of the ops that the README has"
     )
@@ -95,23 +96,39 @@ def main(arguments: list[str] | None = None) -> int:
     )
     cells.add_argument("--json", help="a file to write all results to")
 
+    explore.add_command(commands)
+
     given = parser.parse_args(arguments)
     if given.command == "list":
         for op in ops().values():
             sys.stdout.write(f"{op.name:26}{op.equivalent}\n")
         return 0
     if given.command == "report":
-        results = json.loads(Path(given.file).read_text())
-        if given.families:
-            sys.stdout.write(families(results["rows"]))
-            return 0
-        sys.stdout.write((grid_page.markdown if "cells" in results else markdown)(results))
-        return 0
-    if not torch.cuda.is_available():
-        sys.stderr.write(f"{given.command} needs a CUDA GPU; none is visible to torch\n")
+        return _report(given.file, families_only=given.families)
+    needs_gpu = given.command != "explore" or not given.check
+    if needs_gpu and not torch.cuda.is_available():
+        unless = ", unless with --check" if given.command == "explore" else ""
+        sys.stderr.write(f"{given.command} needs a CUDA GPU{unless}; none is visible to torch\n")
         return 1
-    commands_on_gpu = {"bench": run.run, "tune": _tune.run, "grid": grid.run}
-    return commands_on_gpu[given.command](given)
+    measuring = {"bench": run.run, "tune": _tune.run, "grid": grid.run, "explore": explore.run}
+    return measuring[given.command](given)
+
+
+def _report(names: list[str], *, families_only: bool) -> int:
+    """Print the page of result files."""
+    files = [json.loads(Path(name).read_text()) for name in names]
+    first, *others = files
+    if all("explore" in results for results in files):
+        sys.stdout.write(explore_page.markdown(files))
+        return 0
+    if others:
+        sys.stderr.write("only files that explore wrote can be reported together\n")
+        return 1
+    if families_only:
+        sys.stdout.write(families(first["rows"]))
+        return 0
+    sys.stdout.write((grid_page.markdown if "cells" in first else markdown)(first))
+    return 0
 
 
 if __name__ == "__main__":

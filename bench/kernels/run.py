@@ -72,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
             seconds = before_s + time.monotonic() - begin
             taken = {"seconds": round(seconds, 1), "rounds": effort.rounds}
             every = in_order([*kept, *rows.values()])
-            _write(Path(given.json), {"machine": facts | taken, "rows": every})
+            write_json(Path(given.json), {"machine": facts | taken, "rows": every})
         spent.begin(None)
 
     if given.ahead:
@@ -167,7 +167,7 @@ def _resumed(file: str | None, facts: Mapping[str, Any]) -> tuple[list[dict[str,
     return rows, before["machine"]["seconds"]
 
 
-def _write(file: Path, results: Mapping[str, Any]) -> None:
+def write_json(file: Path, results: Mapping[str, Any]) -> None:
     """Replace a file at once, so that a killed run leaves a whole one."""
     beside = file.with_suffix(".part")
     beside.write_text(json.dumps(results, indent=1))
