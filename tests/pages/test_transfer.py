@@ -46,7 +46,7 @@ def chunks_of(server: Server, path: str, coding: str) -> tuple[str, list[bytes]]
     """The head of a response and its chunks, which a client for HTTP might join."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/html\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n"
             f"Accept-Encoding: {coding}\r\nConnection: close\r\n\r\n".encode()
         )
         head, _, rest = b"".join(iter(lambda: connection.recv(1 << 16), b"")).partition(b"\r\n\r\n")
