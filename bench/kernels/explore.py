@@ -36,6 +36,7 @@ CASES = 40  # of each op, if neither a number nor a time is given
 MOST_CASES = 100_000  # of each op, in a run that only time limits
 CASES_OF_PROCESS = 6  # of a batch, for each process that compiles ahead
 SHARE_AHEAD = 0.4  # of the time that is left, in which processes compile for a batch
+AHEAD_S = 300.0  # in which they do so in a run without an end: a compilation may hang
 LIMIT_S = 90.0  # for one case, after which its process is ended
 LIMIT_INTERPRETED_S = 600.0
 
@@ -53,7 +54,7 @@ class Numbered(NamedTuple):
 class Measurer(Protocol):
     """What measures cases."""
 
-    def compile(self, planned: Sequence[Planned], seconds: float | None) -> None:
+    def compile(self, planned: Sequence[Planned], seconds: float) -> None:
         """Compile for cases ahead, for so many seconds at most."""
 
     def row(self, planned: Planned) -> Row:
@@ -74,7 +75,7 @@ class Processes:
         self._ahead = ahead
         self._limit_s = limit_s
 
-    def compile(self, planned: Sequence[Planned], seconds: float | None) -> None:
+    def compile(self, planned: Sequence[Planned], seconds: float) -> None:
         """Compile for cases in parallel, if processes compile ahead."""
         if self._ahead and planned:
             self._workers.compile(planned, seconds)
@@ -133,6 +134,12 @@ def run(given: argparse.Namespace) -> int:
     end = begin + given.seconds if given.seconds else None
     device = "cuda" if torch.cuda.is_available() else "cpu"
     within = SMALL if given.small else Range(given.least_bytes, given.most_bytes)
+    if not 1 <= within.least <= within.most:
+        sys.stderr.write(
+            "--least-bytes must be at least 1 and at most --most-bytes, "
+            f"got {within.least} and {within.most}\n"
+        )
+        return 1
     about = {"seed": given.seed, **within._asdict(), "checked_only": given.check}
     facts = _bench.machine() if device == "cuda" else _machine_without_gpu()
     effort = SHORT._replace(rounds=given.rounds or SHORT.rounds, timed=not given.check)
@@ -219,8 +226,8 @@ def explored(
             return
 
 
-def _part_of(end: float | None) -> float | None:
-    return None if end is None else max(0.0, SHARE_AHEAD * (end - time.monotonic()))
+def _part_of(end: float | None) -> float:
+    return AHEAD_S if end is None else max(0.0, SHARE_AHEAD * (end - time.monotonic()))
 
 
 def _described(one: Numbered, row: Row) -> Row:
@@ -235,7 +242,7 @@ def _described(one: Numbered, row: Row) -> Row:
 
 def _machine_without_gpu() -> dict[str, Any]:
     return {
-        "gpu": "no GPU: kernels were interpreted",
+        "gpu": "interpreter, no GPU",
         "torch": torch.__version__,
         "triton": triton.__version__,
         "cuda": None,

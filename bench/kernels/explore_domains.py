@@ -169,7 +169,7 @@ def _masked_softmax_backward(draw: Draw) -> Drawn:
     both = [
         Sample(shape, dtype, "integers", -3, 4, layout=draw.layout(len(shape))) for _ in range(2)
     ]
-    scale = draw.choice((1.0, 0.125))
+    scale = draw.choice((1.0, 0.125, 0.088388))
     return Drawn({"grad_output": both[0], "output": both[1]}, {"scale": scale}, pattern)
 
 

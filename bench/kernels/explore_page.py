@@ -168,18 +168,26 @@ def markdown(files: Sequence[Mapping[str, Any]]) -> str:
 
 def _short(gpu: str) -> str:
     """The name of a column, such as h200 for NVIDIA H200."""
-    return gpu.removeprefix("NVIDIA ").split()[0].lower()
+    return gpu.removeprefix("NVIDIA ").split()[0].strip(",").lower()
 
 
 def _measured_on(found: _Run) -> str:
     first = found.machines[-1]
     seeds = ", ".join(dict.fromkeys(str(one["seed"]) for one in found.machines))
-    sizes = ", ".join(dict.fromkeys(f"{m['least']} to {m['most']} bytes" for m in found.machines))
+    sizes = ", ".join(
+        dict.fromkeys(f"{_bytes(one['least'])} to {_bytes(one['most'])}" for one in found.machines)
+    )
     versions = f"torch {first['torch']}, Triton {first['triton']}, CUDA {first['cuda']}"
     return (
         f"{first['gpu']}, {versions}, {first['date']}: seeds {seeds}; {sizes}; "
         f"{len(found.rows)} cases.\n"
     )
+
+
+def _bytes(count: int) -> str:
+    units = {1 << 20: "MiB", 1 << 10: "KiB", 1: "bytes"}
+    size = next(size for size in units if count >= size)
+    return f"{count // size} {units[size]}"
 
 
 def _table_of_ops(runs: Mapping[str, _Run]) -> str:

@@ -147,7 +147,7 @@ class InProcess:
         self.measured: list[tuple[str, bool]] = []
         self.compiled: list[list[str]] = []
 
-    def compile(self, planned: Sequence[measure.Planned], seconds: float | None) -> None:
+    def compile(self, planned: Sequence[measure.Planned], seconds: float) -> None:
         self.compiled.append([one.case.name for one in planned])
 
     def row(self, planned: measure.Planned) -> dict[str, Any]:
@@ -325,6 +325,7 @@ def test_a_page_has_columns_for_each_gpu(
 
     page = capsys.readouterr().out
     assert status == 0
+    assert "seeds 1; 32 KiB to 256 MiB; 2 cases.\n" in page
     assert "| op | h200 cases | h200 failed | h200 share |" in page
     assert (
         "| permute | 1 | 0 | 0.50, 0.50 | 2.00, 2.00 | 0 | 1 | 0 | 1.00, 1.00 | 4.00, 4.00 | 0 |"
@@ -351,6 +352,11 @@ def test_times_need_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["explore", "permute"]) == 1
     assert "explore needs a CUDA GPU, unless with --check" in capsys.readouterr().err
+
+
+def test_bounds_that_leave_no_bytes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--check", "--least-bytes", "9", "--most-bytes", "8"]) == 1
+    assert "--least-bytes must be at least 1 and at most --most-bytes" in capsys.readouterr().err
 
 
 def test_results_are_checked_without_a_gpu(
