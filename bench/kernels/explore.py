@@ -231,12 +231,14 @@ def _part_of(end: float | None) -> float:
 
 
 def _described(one: Numbered, row: Row) -> Row:
-    """The row with what repeats its case."""
-    layouts = {sample.layout for sample in one.planned.case.inputs.values()}
+    """The row with what repeats its case: the command, and the case as Python."""
+    case = one.planned.case
+    layouts = {sample.layout for sample in case.inputs.values()}
     return row | {
         "number": one.number,
         "contiguous": layouts == {"contiguous"},
         "command": one.command,
+        "python": f"Case({case.name!r}, {dict(case.inputs)}, {dict(case.params)}, seed={case.seed})",
     }
 
 

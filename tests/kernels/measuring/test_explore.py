@@ -18,6 +18,7 @@ from bench.kernels.peers import Peers
 from tests.kernels.measuring.small_bench import EFFORT, MACHINE
 from warpcall_kernels import Op, ops
 from warpcall_kernels.execution import implementations as _implementations
+from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Meta
 
 if TYPE_CHECKING:
@@ -221,6 +222,16 @@ def test_torch_compile_is_timed_where_our_share_is_low() -> None:
     assert measurer.measured[4:] == [("#1", True), ("#3", True)]
     assert [len(names) for names in measurer.compiled] == [4, 2]
     assert {one["number"]: one["compile_ms"] for one in rows} == {0: None, 1: 0.4, 2: None, 3: 0.4}
+
+
+def test_a_row_has_its_case_as_python() -> None:
+    (numbered,) = cases_of(1)
+    wanted = numbered.planned.case
+
+    (found,) = explore.explored([numbered], InProcess(measured), 1, None, always=False)
+
+    case = eval(found["python"], {"Case": Case, "Sample": Sample, "torch": torch})
+    assert (case.name, case.inputs, case.params) == (wanted.name, wanted.inputs, wanted.params)
 
 
 def test_torch_compile_is_timed_in_each_case_if_asked_for() -> None:
