@@ -19,6 +19,7 @@ from warpcall_kernels.execution.failures import (
 from warpcall_kernels.execution.windows import Unreachable
 
 MOST_ENDS = 3  # of a process in one job, after which it is not started again
+START_S = 120.0  # until a process has imported torch, before it imports a source
 
 
 class Peer(Protocol):
@@ -109,7 +110,12 @@ class RemoteProcess:
         except (OSError, RuntimeError) as error:
             raise RemoteFailed("error", printable(f"its process cannot start: {error}")) from None
         self._stopped = False
-        self.ask("load", 4 * deadlines.compile_s, "the import of its source", data=self._load)
+        import_s = deadlines.compile_s
+        self.ask(
+            *("load", START_S, "the import of its source"),
+            first=lambda _: import_s,
+            data=self._load,
+        )
 
     def ask(
         self,

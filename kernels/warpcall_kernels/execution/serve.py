@@ -120,7 +120,8 @@ class _Serving:
         return answer
 
     def do_load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Import the source."""
+        """Import the source; says first that this process has imported what it needs itself."""
+        frames.send(self._sock, {"first": True, "number": request["number"]})
         self._loaded = self._load(request["data"])
         return {}
 

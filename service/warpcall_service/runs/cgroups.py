@@ -1,7 +1,7 @@
 """A control group for the processes of one sandbox, where this account may create one.
 
 It limits the number of processes, and their memory including what belongs to no process, such as
-files in memory. The kernel does not limit the number of root's processes in any other way.
+files in memory. All of them together get as much of the CPUs as the server, however many they are.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def create(processes: int, memory_bytes: int) -> Cgroup | None:
     for parent in _parents("cgroup2"):
         with contextlib.suppress(OSError):  # no controller, or the parent has processes itself
             (parent / "cgroup.subtree_control").write_text("+pids +memory")
+        with contextlib.suppress(OSError):
+            (parent / "cgroup.subtree_control").write_text("+cpu")
         if folder := _create(parent / name, limits, "pids.max"):
             return Cgroup([folder])
     pids = [_create(parent / name, limits, "pids.max") for parent in _parents("cgroup", "pids")]
@@ -72,6 +74,9 @@ def create(processes: int, memory_bytes: int) -> Cgroup | None:
     for parent in _parents("cgroup", "memory"):
         limit = "memory.limit_in_bytes"
         if folder := _create(parent / name, {limit: memory_bytes}, limit):
+            folders.append(folder)
+    for parent in _parents("cgroup", "cpu"):
+        if folder := _create(parent / name, {}, "cpu.shares"):
             folders.append(folder)
     return Cgroup(folders)
 

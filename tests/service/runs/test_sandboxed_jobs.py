@@ -136,7 +136,7 @@ def arguments(process: psutil.Process) -> list[str]:
 def test_an_upload_that_misbehaves_has_a_row_and_the_job_goes_on(
     source: str, status: str, error: str, tmp_path: Path
 ) -> None:
-    outcome, events = run(tmp_path, source, upload_compile_s=2.0, upload_call_s=2.0)
+    outcome, events = run(tmp_path, source, upload_compile_s=8.0, upload_call_s=2.0)
 
     torch, mine = rows(events)
     assert (outcome.exit_class, outcome.detail) == ("ok", "")
