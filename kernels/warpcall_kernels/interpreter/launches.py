@@ -17,7 +17,7 @@ from triton.runtime import interpreter as stock
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import TensorHandle
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, _normalize_ty
 
 from warpcall_kernels.interpreter.driver import (
     PRETENDED_MS,
@@ -28,6 +28,12 @@ from warpcall_kernels.interpreter.driver import (
 from warpcall_kernels.interpreter.errors import CannotInterpret
 from warpcall_kernels.interpreter.memory import memory, named_tensors
 
+# Types of numbers that a kernel may annotate, and how the interpreter stores them.
+NUMBERS: dict[str, tuple[Any, Any]] = {
+    "i64": (tl.int64, np.int64),
+    "u64": (tl.uint64, np.uint64),
+    "fp64": (tl.float64, np.float64),
+}
 _FOLDERS = (f"{Path(triton.__file__).parent}/", f"{Path(__file__).parent}/")
 _stock_convert = stock._implicit_cvt
 _stock_interpret = stock.InterpretedFunction.run
@@ -69,7 +75,12 @@ class CheckedExecutor(stock.GridExecutor):  # type: ignore[misc]  # triton has n
         host_args, host_kwargs = super()._init_args_hst(args, kwargs)
         named = [*zip(self.arg_names, host_args, strict=False), *host_kwargs.items()]
         memory.allow([pair for name, value in named for pair in named_tensors(name, value)])
-        return host_args, host_kwargs
+        types = self.fn.__annotations__
+        host_args = [
+            _annotated(value, types.get(name))
+            for name, value in zip(self.arg_names, host_args, strict=False)
+        ]
+        return host_args, {n: _annotated(value, types.get(n)) for n, value in host_kwargs.items()}
 
 
 def _without_interpreter(shown: TracebackType | None) -> TracebackType | None:
@@ -96,6 +107,17 @@ class NotCompiled:
         if name.startswith("__"):  # Python looks for these, and can do without
             raise AttributeError(name)
         raise CannotInterpret(f"{name} of a compiled kernel")
+
+
+def _annotated(argument: Any, annotation: Any) -> Any:
+    """A number in the type that the kernel annotates, as a compiled kernel gets it."""
+    known = NUMBERS.get(_normalize_ty(annotation)) if annotation is not None else None
+    if known is None or type(argument) not in (int, float):
+        return argument
+    kind, stored = known
+    if type(argument) is int and not kind.is_int():
+        return argument
+    return tl.tensor(TensorHandle(np.array([argument]).astype(stored), kind), kind)
 
 
 def _convert(argument: Any) -> Any:

@@ -95,3 +95,13 @@ def modelled_kernel(out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> None:
 @triton.jit
 def hooked_kernel(out_ptr: Any, notes: Any, BLOCK: tl.constexpr) -> None:
     tl.store(out_ptr, BLOCK)
+
+
+@triton.jit
+def annotated_kernel(
+    fp_ptr: Any, int_ptr: Any, scale: tl.float64, plain: Any, number: tl.int64, small: Any
+) -> None:
+    tl.store(fp_ptr, scale)
+    tl.store(fp_ptr + 1, (plain + 0.0).to(tl.float64))
+    tl.store(int_ptr, number * number)
+    tl.store(int_ptr + 1, (small * small).to(tl.int64))

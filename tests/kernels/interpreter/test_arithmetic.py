@@ -87,6 +87,20 @@ def test_arguments_may_be_booleans_numbers_and_none() -> None:
     assert out.tolist() == [-0.25, 0.75]
 
 
+def test_numbers_have_the_types_that_the_kernel_annotates() -> None:
+    """Others have 32 bits, as far as they fit."""
+    floats, integers = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+
+    kernels.annotated_kernel[(1,)](floats, integers, 0.1, 0.1, 1 << 20, 1 << 20)
+    kernels.annotated_kernel[(1,)](
+        fp_ptr=floats, int_ptr=integers, scale=0.3, plain=0.1, number=1 << 20, small=2
+    )
+
+    assert floats[0] == 0.3
+    assert floats[1] == torch.tensor(0.1, dtype=torch.float32).double()
+    assert integers.tolist() == [1 << 40, 4]
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_the_upper_half_of_a_product_is_that_of_unsigned_numbers(dtype: torch.dtype) -> None:
     numbers = torch.randint(-(2**31), 2**31, (2, 16)).to(dtype)
