@@ -13,6 +13,7 @@ from warpcall_kernels.execution.windows import Address
 MOST_SETS = 64  # of inputs
 MOST_RESULTS = 1024  # calls of which a process keeps the outputs
 MOST_US = 1e10
+LEAST_US = 1e-3  # of a sample
 MOST_CHARS = 64  # of a method or a tag
 MOST_TAGS = 4
 
@@ -76,7 +77,7 @@ def times(found: Any, count: int) -> list[float]:
     """
     if not isinstance(found, list) or len(found) != count:
         raise Unsound
-    if not all(_number(time_us) > 0 for time_us in found):
+    if not all(_number(time_us) >= LEAST_US for time_us in found):
         raise Unsound
     return [float(time_us) for time_us in found]
 
@@ -125,7 +126,8 @@ def addresses(found: Any) -> list[Address]:
             raise Unsound
         if type(one.get("address")) is not int or not 0 <= one["address"] < 1 << 63:
             raise Unsound
-        if not isinstance(one.get("handle", ""), str):
+        handle = one.get("handle", "")
+        if not isinstance(handle, str) or not handle.isascii():
             raise Unsound
     return found
 

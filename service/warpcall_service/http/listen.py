@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from warpcall_service.processes.spawn import refuse_descriptors
 from warpcall_service.settings import Settings
 
 BACKLOG = 2048
@@ -98,6 +99,7 @@ def listen_unix(path: Path) -> Iterator[socket.socket]:
     A socket file that a dead server left is replaced. The file is removed at the end.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        refuse_descriptors(listener)  # also for its connections
         try:
             _remove_stale(path)
             before = os.umask(0o777 & ~MODE)

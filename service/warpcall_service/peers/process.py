@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from warpcall_service.peers.child import HELLO
-from warpcall_service.processes.spawn import signal_name
+from warpcall_service.processes.spawn import refuse_descriptors, signal_name
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import REQUEST_BYTES, StartUpload, UploadEnded, UploadStarted
 
 UPLOAD_MODULE = "warpcall_service.worker.upload_main"
 HELLO_S = 60.0  # within which it must have sent it
-STOP_S = 0.5
+STOP_S = 5.0
 STOP_POLL_S = 20e-6
 OUT_OF_MEMORY = "out of memory"
+NOT_STOPPED = "its processes did not stand still while others were timed"
 PF_EXITING = 0x4  # flag of a process that is ending, in /proc/PID/stat
 _CREDENTIALS = struct.Struct("3i")  # process, user and group that the kernel reports of a sender
 
@@ -52,6 +53,7 @@ class Reaper:
         number, self._started = self._started, self._started + 1
         ours, theirs = socket.socketpair()
         try:
+            refuse_descriptors(ours)
             with theirs:
                 # The kernel then adds to each message which process sent it.
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -133,16 +135,25 @@ class Peer:
     def stop(self) -> None:
         """Stop all processes of the upload, so that they take no time from others.
 
-        It waits until they stand still, at most STOP_S: one that is in the kernel goes on until it
-        leaves it.
+        It waits until they stand still: one that is in the kernel goes on until it leaves it. A
+        process that has not been stopped yet can resume another one, also by its end. So they are
+        stopped again until all stand still, twice in a row. An upload that goes on after STOP_S is
+        ended.
         """
-        until = time.monotonic() + STOP_S
-        while new := self._processes() - self._stopped:
-            process_tree.send(new, signal.SIGSTOP)
-            self._stopped |= new
-            for pid in new:
-                while process_tree.runs(pid) and time.monotonic() < until:
-                    time.sleep(STOP_POLL_S)
+        until, still = time.monotonic() + STOP_S, 0
+        while still < 2:  # times in a row
+            found = self._processes()
+            running = [pid for pid in found if process_tree.runs(pid)]
+            process_tree.send(found if running else found - self._stopped, signal.SIGSTOP)
+            self._stopped |= found
+            still = 0 if running else still + 1
+            if time.monotonic() > until:
+                self.end()
+                self._stopped.clear()
+                self._how = NOT_STOPPED
+                return
+            if running:
+                time.sleep(STOP_POLL_S)
 
     def resume(self) -> None:
         """Let the processes that were stopped go on."""

@@ -15,6 +15,7 @@ from typing import Any
 from warpcall_service.processes.child_log import ChildLog
 
 POLL_S = 0.005  # between two checks whether a process has ended
+SO_PASSRIGHTS = 83  # as in Linux on x86 and Arm
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -104,6 +105,15 @@ class ChildProcess:
         for sock in self.sockets.values():
             sock.close()
         self._log.close()
+
+
+def refuse_descriptors(sock: socket.socket) -> None:
+    """Let the kernel refuse descriptors that the other end sends, where it can: from Linux 6.16 on.
+
+    Whoever receives a message closes those that it did not ask for, and may wait for that.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def signal_name(number: int) -> str:

@@ -15,7 +15,6 @@ from warpcall_service.profilers.program import Lease
 from warpcall_service.runs.messages import PROFILE_FILES, Task
 from warpcall_service.text import MAX_ERROR_CHARS
 
-PROFILE_MODULE = "warpcall_service.worker.profile_main"
 MAX_FRAME_BYTES = 16 << 10
 LATER = 1.5  # its own limits end a profile first; this factor is for a process that ignores them
 

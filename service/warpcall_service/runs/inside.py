@@ -12,7 +12,6 @@ import ctypes
 import resource
 import runpy
 import sys
-from pathlib import Path
 
 from warpcall_service.runs import account
 
@@ -39,8 +38,6 @@ def main() -> None:
         resource.setrlimit(
             limit, (value if highest == resource.RLIM_INFINITY else min(value, highest),) * 2
         )
-    # Where no control group limits the memory, the kernel ends these processes before the server.
-    Path("/proc/self/oom_score_adj").write_text("1000")
     if args.gpu:
         _open_gpu()
     account.leave()

@@ -10,7 +10,7 @@ import socket
 
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.lanes.worker_handle import torch_environment
-from warpcall_service.processes.spawn import ChildProcess
+from warpcall_service.processes.spawn import ChildProcess, refuse_descriptors
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import BEGUN, TAG_VARIABLE, ReaperReport
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
@@ -64,6 +64,7 @@ class OneShot:
                 environment={TAG_VARIABLE: self._tag, **torch_environment()},
                 max_log_bytes=None if trusted else MAX_LOG_BYTES,
             )
+            refuse_descriptors(self._reaper.sockets["server"])
         except (CannotStart, OSError) as error:
             raise NotStarted(f"its process could not be started: {error}") from None
 

@@ -140,10 +140,9 @@ class Run:
         task = self._task
         if not (task["uploads"] or task["problem"]):
             return None
-        sandbox, device = None, task["device"]
+        sandbox, device, profile = None, task["device"], task.get("profile")
+        ncu = profile["ncu"] if profile else ""
         if task["sandboxed"]:
-            profile = task.get("profile")
-            ncu = profile["ncu"] if profile else ""
             gpu = gpu_of(device, self._lane)
             sandbox = Sandbox(self._settings).launch(gpu=gpu, ncu=ncu)
             device = "cpu" if gpu is None else "cuda:0"  # the only one that it sees
@@ -152,6 +151,7 @@ class Run:
             # Triton interprets kernels where there is no GPU. It reads it when it is imported.
             "environment": {"TRITON_INTERPRET": "1"} if device == "cpu" else {},
             "device": device,
+            "profiler": bool(ncu),
             "threads": task["threads"],
             "memory_bytes": task["memory_bytes"],
         }

@@ -54,6 +54,7 @@ def main() -> None:
             ("it has the server's account", lambda: is_owner(sys.stdout.fileno())),
             ("files of the server can be leased", lambda: leases(__file__)),
             ("the modes of device files can be changed", lambda: changes("/dev/null")),
+            ("descriptors can be sent to the server", sends_descriptors),
             ("the kernel's secrets can be read", lambda: any(map(_reads_file, SECRETS))),
             (f"its account cannot read {sys.prefix}: chmod -R o+rX it", _misses_packages),
             ("new programs may get capabilities", lambda: _status("NoNewPrivs") != "1"),
@@ -81,6 +82,15 @@ def changes(path: str) -> bool:
     """Whether the mode of a file can be set, which does not change it here."""
     with contextlib.suppress(OSError):
         Path(path).chmod(Path(path).stat().st_mode & 0o7777)
+        return True
+    return False
+
+
+def sends_descriptors() -> bool:
+    """Whether a message can carry a descriptor."""
+    one, other = socket.socketpair()
+    with one, other, contextlib.suppress(OSError):
+        socket.send_fds(one, [b"!"], [one.fileno()])
         return True
     return False
 

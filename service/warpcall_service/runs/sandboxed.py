@@ -10,6 +10,7 @@ import subprocess  # nosec B404
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from warpcall_service.runs import account, cgroups, seccomp
 from warpcall_service.runs.messages import TAG_VARIABLE, Launch
@@ -49,6 +50,7 @@ def start(
     stderr: int | None = None,
     *,
     gpu: bool = False,
+    profiler: bool = False,
 ) -> Sandboxed:
     """Start a module of ours in the sandbox. Call it in a process that has only one thread.
 
@@ -57,6 +59,7 @@ def start(
         fds: descriptors that it gets, beside its standard ones.
         stdout, stderr: as for `subprocess.Popen`.
         gpu: whether it shares memory of a GPU with a process of the server.
+        profiler: whether it runs Nsight Compute.
 
     Raises:
         CannotStart: bubblewrap, the filter or an account for uploaded code is missing.
@@ -65,7 +68,7 @@ def start(
     if bubblewrap is None:
         raise CannotStart("bwrap is not installed; install bubblewrap 0.8 or newer")
     try:
-        rules, ids = seccomp.program(), account.choose()
+        rules, ids = seccomp.program(profiler=profiler), account.choose()
     except (seccomp.FilterError, account.NoAccount) as error:
         raise CannotStart(str(error)) from None
     memory_bytes, tmp_bytes = launch["memory_bytes"], launch["tmp_bytes"]
@@ -127,6 +130,9 @@ def _prepare(cgroup: cgroups.Cgroup | None) -> None:
     """What the new process does before it becomes bubblewrap."""
     if cgroup:
         cgroup.enter()
+    # Where no control group limits the memory, the kernel ends these processes before the server.
+    # What root has set so, nothing in the sandbox can undo.
+    Path("/proc/self/oom_score_adj").write_text("1000")
     account.limit()
 
 

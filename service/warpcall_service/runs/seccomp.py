@@ -28,9 +28,11 @@ TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX put input into a ter
 FCNTLS = (10, 1024, 1026)  # F_SETSIG, F_SETLEASE, F_NOTIFY
 MAP_HUGETLB = 0x40000  # of mmap: pages that the operator has reserved, for all together
 PERSONALITY_QUERY = 0xFFFFFFFF
-# AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK belong to the sandbox's own network, which has no other
-# interface than `lo`. AF_VSOCK would reach a virtual machine's host, AF_ALG the kernel's ciphers.
-FAMILIES = (1, 2, 10, 16)
+# AF_UNIX and AF_NETLINK belong to the sandbox's own network, which has no other interface than `lo`.
+# AF_VSOCK would reach a virtual machine's host, AF_ALG the kernel's ciphers. AF_INET and AF_INET6
+# reach nobody, and their buffers are of one pool for all of the machine.
+FAMILIES = (1, 16)
+NETWORK_FAMILIES = (2, 10)
 
 # They read or change other processes, or the kernel.
 REFUSED = (  # noqa: SIM905  # a list would take a line for each name
@@ -52,14 +54,24 @@ MISSING = (  # noqa: SIM905  # a list would take a line for each name
     "shmget shmat timer_create mq_open mq_notify io_setup"
 ).split()
 
+# All that can be written in the sandbox is in memory. These would let the machine's disks write what
+# others have written, for which everyone waits.
+NOT_DONE = "sync syncfs fsync fdatasync sync_file_range msync".split()  # noqa: SIM905
+# They can carry descriptors to the process at the other end of a socket, which closes them when it
+# receives the message: a socket that lingers, or a large file, lets it wait.
+SENDING = ("sendmsg", "sendmmsg")
+
 
 class FilterError(Exception):
     """The filter cannot be made on this machine. The message says why."""
 
 
 @cache
-def program() -> bytes:
+def program(*, profiler: bool = False) -> bytes:
     """The filter in the form that bubblewrap and the kernel read.
+
+    Args:
+        profiler: whether Nsight Compute runs in the sandbox, whose programs talk by TCP.
 
     Raises:
         FilterError: libseccomp is missing, or does not know one of the calls.
@@ -89,7 +101,12 @@ def program() -> bytes:
         deny(refuse, "fcntl", (1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, number))
     deny(refuse, "mmap", (3, pyseccomp.MASKED_EQ, MAP_HUGETLB, MAP_HUGETLB))
     deny(refuse, "personality", (0, pyseccomp.NE, PERSONALITY_QUERY, 0))
-    for family in set(range(max(FAMILIES))) - set(FAMILIES):
+    for name in NOT_DONE:
+        deny(pyseccomp.ERRNO(0), name)
+    for name in () if profiler else SENDING:
+        deny(refuse, name)
+    families = (*FAMILIES, *(NETWORK_FAMILIES if profiler else ()))
+    for family in set(range(max(FAMILIES))) - set(families):
         deny(refuse, "socket", (0, pyseccomp.EQ, family, 0))
     deny(refuse, "socket", (0, pyseccomp.GT, max(FAMILIES), 0))
     with tempfile.TemporaryFile() as file:

@@ -21,6 +21,7 @@ from typing import cast
 from warpcall_service.runs import process_tree, sandboxed
 from warpcall_service.runs.cgroups import Cgroup
 from warpcall_service.runs.messages import (
+    PROFILE_MODULE,
     REQUEST_BYTES,
     TAG_VARIABLE,
     EndUpload,
@@ -193,7 +194,10 @@ class UploadProcesses:
             )
             return _Process(number, child, child.pid, os.pidfd_open(child.pid), tag, None)
         log_fd, gpu = self._log_fd, launch["device"] != "cpu"
-        started = sandboxed.start(self._sandbox, module, options, [fd], log_fd, log_fd, gpu=gpu)
+        profiler = launch["profiler"] and module == PROFILE_MODULE
+        started = sandboxed.start(
+            *(self._sandbox, module, options, [fd], log_fd, log_fd), gpu=gpu, profiler=profiler
+        )
         root = started.init or started.process.pid
         try:
             root_fd = os.pidfd_open(root)

@@ -23,11 +23,11 @@ from warpcall_service.peers.process import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.profilers import apart
-from warpcall_service.profilers.apart import PROFILE_MODULE
 from warpcall_service.profilers.messages import Made
 from warpcall_service.runs.messages import (
     PIECE_BYTES,
     PROFILE_FILES,
+    PROFILE_MODULE,
     JobTask,
     problem_version,
     version_of,

@@ -75,6 +75,7 @@ def test_what_the_check_of_the_sandbox_tries_works_outside_of_it(tmp_path: Path)
     assert sandbox_checks.is_owner(writing)
     assert sandbox_checks.leases(str(file))
     assert sandbox_checks.changes(str(file))
+    assert sandbox_checks.sends_descriptors()
     for fd in (reading, writing):
         os.close(fd)
 

@@ -182,6 +182,39 @@ return open(f"/proc/{peer.pid}/stat").read().rpartition(")")[2].split()[0]
     assert states[1] == "T"
 
 
+RESUME_EACH_OTHER = """
+import os, signal
+for _ in range(6):
+    if not os.fork():
+        while True:
+            os.killpg(0, signal.SIGCONT)
+return "forked"
+"""
+
+
+def test_processes_that_resume_each_other_stand_still(job: Job) -> None:
+    code = """
+import time
+def cpu():
+    return sum(process_tree.cpu_us(pid) for pid in peers["a"]._processes())
+used = []
+for _ in range(5):
+    time.sleep(0.2)
+    peers["a"].stop()
+    before = cpu()
+    time.sleep(0.1)
+    used.append(cpu() - before)
+    peers["a"].resume()
+return used, peers["a"]._how
+"""
+    job.does("peers['a'] = start()\nreturn asks(peers['a'], code)", code=RESUME_EACH_OTHER)
+
+    used_us, how = job.does(f"from warpcall_service.runs import process_tree\n{code}")
+
+    assert used_us == [0, 0, 0, 0, 0]
+    assert how in (None, "its processes did not stand still while others were timed")
+
+
 def test_processes_that_an_upload_has_left_behind_are_stopped_and_ended_with_it(job: Job) -> None:
     job.does("peers['a'] = start()\nasks(peers['a'], code)", code=FORK_COUNT)
     running = job.does("return sorted(peers['a']._processes())")

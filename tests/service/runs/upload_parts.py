@@ -83,6 +83,7 @@ def running_job(
         "sandbox": sandbox,
         "environment": {**(environment or {})},
         "device": "cpu",
+        "profiler": False,
         "threads": 1,
         "memory_bytes": memory_bytes,
     }

@@ -44,6 +44,7 @@ def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
         "sandbox": None,
         "environment": {"TRITON_INTERPRET": "1"},
         "device": task["device"],
+        "profiler": False,
         "threads": task["threads"],
         "memory_bytes": task["memory_bytes"],
     }
