@@ -17,6 +17,7 @@ from tests.service.requests import problem_of
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import running_lab
 from tests.waiting import until
+from warpcall.compile_reports import TEXT_NAMES
 
 pytestmark = needs_bubblewrap
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
@@ -90,14 +91,17 @@ def test_a_forged_answer_cannot_harm_the_server(ann: httpx.Client) -> None:
     numbers = ("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes", "warps", "stages",
                "static_shared_bytes", "dynamic_shared_bytes", "ctas", "resident_blocks",
                "resident_warps", "launches")  # fmt: skip
+    short = {"packed": base64.b64encode(zlib.compress(b"of a kernel")).decode(), "nbytes": 11}
+    texts = dict.fromkeys(TEXT_NAMES, short)
     kernel = {
         **dict.fromkeys(numbers, 1), "name": "\x1b[31m<b>", "config": "", "grid": [1, 1, 1],
-        "arguments": {}, "constants": {}, "max_warps": 64, "limited_by": [], "texts": {},
+        "arguments": {}, "constants": {}, "max_warps": 64, "limited_by": [], "texts": texts,
     }  # fmt: skip
     good = {"case": "permute", "kernels": [kernel]}
     bad = [
-        {**good, "kernels": [{**kernel, "texts": {"ptx": text}}]},
-        {**good, "kernels": [{**kernel, "texts": {"ptx": {**text, "packed": "%%%"}}}]},
+        {**good, "kernels": [{**kernel, "texts": {**texts, "ptx": text}}]},
+        {**good, "kernels": [{**kernel, "texts": {**texts, "ptx": {**text, "packed": "%%%"}}}]},
+        {**good, "kernels": [{**kernel, "texts": {}}]},
         {**good, "kernels": [{**kernel, "max_warps": 0}]},
         {**good, "kernels": [{**kernel, "registers": -1}]},
         {**good, "kernels": [kernel] * 33},
