@@ -34,9 +34,7 @@ from warpcall_service.store.stored_results import MAX_COUNT, MOST
 from warpcall_service.text import printable
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
-SMALL_BYTES = (
-    16 << 10
-)  # a frame of so many bytes is parsed in the event loop; only a result has more
+SMALL_BYTES = 16 << 10  # such a frame is parsed in the event loop; only a result has more
 # Parsing takes 10 ms with so many of each character, and would take 700 ms with 2 MB of brackets.
 # The interpreter's lock is held meanwhile, in whatever thread.
 MOST_SIGNS = {b"[": 4000, b"{": 4000, b":": 10_000, b'"': 30_000, b",": 80_000}
