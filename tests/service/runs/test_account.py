@@ -150,21 +150,30 @@ def without_ids(folder: Path) -> Path:
     return folder
 
 
-# A mount namespace in which the account `daemon` has subordinate ids, and Python can be read.
+# A mount namespace in which the account `daemon` has subordinate ids, and can read $paths: those that
+# it cannot reach are mounted again, below a new first folder.
 AS_DAEMON = """
 set -e
-mkdir -p "$folder/python"
+daemon="setpriv --reuid=daemon --regid=daemon --clear-groups"
 echo "daemon:100000:65536" > "$folder/subid"
 mount --bind "$folder/subid" /etc/subuid
 mount --bind "$folder/subid" /etc/subgid
 chmod 711 "$folder"
-if ! setpriv --reuid=daemon --regid=daemon --clear-groups test -x "$1"; then
-    mount --rbind "$prefix" "$folder/python"
-    mount -t tmpfs -o mode=755 none "/$(echo "$prefix" | cut -d/ -f2)"
-    mkdir -p "$prefix"
-    mount --rbind "$folder/python" "$prefix"
-fi
-exec setpriv --reuid=daemon --regid=daemon --clear-groups env HOME="$folder/home" "$@"
+hidden=""
+for path in $paths; do
+    $daemon test -x "$path" && continue
+    mkdir -p "$folder/mounts$path"
+    mount --rbind "$path" "$folder/mounts$path"
+    hidden="$hidden $path"
+done
+for path in $hidden; do
+    first="/$(echo "$path" | cut -d/ -f2)"
+    [ -e "$first/.ours" ] || { mount -t tmpfs -o mode=755 none "$first"; touch "$first/.ours"; }
+    mkdir -p "$path"
+    mount --rbind "$folder/mounts$path" "$path"
+done
+cd /
+exec $daemon env HOME="$folder/home" "$@"
 """
 PROBE = """
 import asyncio, sys
@@ -182,7 +191,8 @@ print(tried({"ids": code}, settings(folder / "data"))["ids"][1])
 @needs_bubblewrap
 @needs_newuidmap
 def test_the_server_of_another_account_than_root_gives_subordinate_ids() -> None:
-    variables = {"prefix": sys.base_prefix, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "yes"}
+    paths = f"{ROOT} {sys.prefix} {sys.base_prefix}"
+    variables = {"paths": paths, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "yes"}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder, "home")
         home.mkdir()
