@@ -1,7 +1,7 @@
 """Says its time first, and computes then.
 
 Ends: wrong_result or invalid or ok
-Caught by: processes stand still
+Caught by: processes stand still, our clock
 Case: large
 """
 

@@ -88,7 +88,7 @@ def test_another_server_answers_where_the_tensor_is(pair: Pair) -> None:
 @pytest.mark.parametrize("header", ["x-warpcall-tensors: x=", "x-warpcall-store: out="])
 def test_the_answer_comes_before_the_body_and_has_the_query(pair: Pair, header: str) -> None:
     head = (
-        "POST /v1/kernels/permute?dims=1,0 HTTP/1.1\r\nhost: x\r\ncontent-length: 30000000\r\n"
+        "POST /v1/kernels/permute?dims=1,0 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 30000000\r\n"
         f"content-type: {SAFETENSORS}\r\n{header}some.{pair.id}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", pair.b.port), timeout=30) as connection:
