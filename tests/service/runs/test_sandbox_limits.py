@@ -66,6 +66,7 @@ def nothing_is_left() -> object:
     it can only if the group has no process.
     """
     mounted, before = mounts(), set(groups_of_the_dead())
+    others = bubblewraps()  # of servers that other tests still use
     yield
     assert mounts() == mounted
 
@@ -75,7 +76,7 @@ def nothing_is_left() -> object:
         return before.issuperset(groups_of_the_dead())
 
     until(all_are_removed, "a group is left")
-    assert bubblewraps() == []
+    assert [process for process in bubblewraps() if process not in others] == []
 
 
 def groups_of_the_dead() -> list[Path]:
