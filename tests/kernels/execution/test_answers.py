@@ -63,7 +63,9 @@ def test_texts_of_facts_are_short_and_can_be_shown() -> None:
     assert answers.facts({**FACTS, "tags": "no list"}).tags == ()
 
 
-@pytest.mark.parametrize("found", [None, {}, [], [1.0, 2.0], [0], ["1"], [math.nan], [True]])
+@pytest.mark.parametrize(
+    "found", [None, {}, [], [1.0, 2.0], [0], [5e-324], [1e-9], ["1"], [math.nan], [True]]
+)
 def test_times_that_are_not_as_many_numbers_above_zero_are_refused(found: Any) -> None:
     with pytest.raises(Unsound):
         answers.times(found, 1)
@@ -154,3 +156,9 @@ def test_places_of_different_allocations_are_far_from_each_other() -> None:
 
     assert answers.place({"address": 8}) == 8
     assert abs(answers.place(first) - answers.place(second)) >= 1 << 64
+
+
+@pytest.mark.parametrize("handle", [1, "\ud800", "é"])
+def test_handles_that_are_no_plain_text_are_refused(handle: Any) -> None:
+    with pytest.raises(Unsound):
+        answers.addresses([{"address": 64, "handle": handle}])
