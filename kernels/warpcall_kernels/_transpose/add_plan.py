@@ -18,7 +18,7 @@ from warpcall_kernels._transpose import constants, unaligned
 from warpcall_kernels._transpose.complex_add import complex_add_kernel
 from warpcall_kernels._transpose.flat import flat_add_kernel
 from warpcall_kernels._transpose.kernels import transpose_add_kernel
-from warpcall_kernels._transpose.plan import Program, Variant, fit_tile
+from warpcall_kernels._transpose.plan import Program, Variant, are_small, fit_tile
 from warpcall_kernels._transpose.strides import (
     WORDS,
     Dim,
@@ -70,7 +70,7 @@ def plan_transpose_add(a: Layout, b: Layout, out: Meta) -> Launch:
         words: tuple[Any, ...] = (WORDS[out.dtype.itemsize],) * 3
     else:
         program = _tiles(a, b, out, dims, variant)
-        if variant is Variant.TILES and _are_small(program, out):
+        if variant is Variant.TILES and _is_of_small_matrices(program, out):
             program, variant = _flat(a, b, out), Variant.FLAT
         known = {torch.bool: tl.int8, **PARTS}
         words = tuple(known.get(dtype) for dtype in (a.dtype, out.dtype, b.dtype))
@@ -162,12 +162,10 @@ def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim], variant: Varian
     )
 
 
-def _are_small(tiles: Program, out: Meta) -> bool:
-    """Whether there are many tiles, which are small because the matrices are."""
+def _is_of_small_matrices(tiles: Program, out: Meta) -> bool:
     elements = tiles.arguments["BLOCK_H"] * tiles.arguments["BLOCK_W"]
-    few = elements * out.dtype.itemsize < constants.FLAT_TILE_BYTES
-    small = constants.SQUARES_SMALL[out.dtype.itemsize].side ** 2
-    return few and 2 * elements <= small and tiles.programs >= constants.MIN_TILES
+    itemsize = out.dtype.itemsize
+    return are_small(tiles, elements, itemsize, constants.SQUARES_SMALL[itemsize].side ** 2)
 
 
 def _flat(a: Layout, b: Layout, out: Meta) -> Program:

@@ -23,6 +23,15 @@ MOST_CHUNK_DIMS = 4
 X = 0  # the operand, as `Dim.strides` has it
 
 
+@triton.jit
+def _numbers(COUNT: tl.constexpr, WIDE: tl.constexpr) -> tl.tensor:
+    """The numbers of what a program moves, COUNT of them."""
+    pid = tl.program_id(0)
+    if WIDE:
+        pid = pid.to(tl.int64)
+    return pid * COUNT + tl.arange(0, COUNT)
+
+
 @triton.jit(do_not_specialize=("units",))
 def flat_kernel(
     x_ptr: tl.tensor,
@@ -38,10 +47,7 @@ def flat_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Gather single words in the order of the output. ALIGN divides their number."""
-    pid = tl.program_id(0)
-    if WIDE:
-        pid = pid.to(tl.int64)
-    i = pid * BLOCK + tl.arange(0, BLOCK)
+    i = _numbers(BLOCK, WIDE)
     inside = i < units * ALIGN  # the compiler then knows what divides it
     at = linear_to_offset(i, sizes, factors, shifts, steps, NDIM, 1, WIDE)
     tl.store(out_ptr + i, tl.load(x_ptr + at, mask=inside), mask=inside)
@@ -70,10 +76,7 @@ def chunks_kernel(
         SHAPE: COUNT chunks, and the dims of a chunk as they lie in x.
         ORDER: of these dims in the output.
     """
-    pid = tl.program_id(0)
-    if WIDE:
-        pid = pid.to(tl.int64)
-    chunk = pid * COUNT + tl.arange(0, COUNT)
+    chunk = _numbers(COUNT, WIDE)
     word = tl.arange(0, CHUNK)[None, :]
     inside = (chunk < chunks)[:, None]
     begin = linear_to_offset(chunk, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
@@ -119,10 +122,7 @@ def flat_add_kernel(
     Args:
         EVEN_B: whether b lies as the output does.
     """
-    pid = tl.program_id(0)
-    if WIDE:
-        pid = pid.to(tl.int64)
-    i = pid * BLOCK + tl.arange(0, BLOCK)
+    i = _numbers(BLOCK, WIDE)
     inside = i < units * ALIGN
     a_at = linear_to_offset(i, a_sizes, a_factors, a_shifts, a_steps, NDIM_A, 1, WIDE)
     b_at = i

@@ -158,9 +158,12 @@ def choose(permutation: Permutation) -> Variant:
     sides = split_sides(permutation)
     if len(sides.i) == len(sides.j) == 1 and _matrices(permutation, sides).applies():
         return Variant.UNALIGNED
-    if _fills_tiles_badly(permutation):
+    tiles = _tiles(permutation)
+    if _fills_tiles_badly(permutation, tiles):
         return Variant.STAGED
-    if _has_small_tiles(permutation):
+    small = constants.TILES_SMALL[permutation.word]
+    words = tiles.arguments["BLOCK_I"] * tiles.arguments["BLOCK_J"]
+    if are_small(tiles, words, permutation.word, small.i * small.j):
         return Variant.CHUNKS if flat.chunk_of(permutation.dims, permutation.word) else Variant.FLAT
     return Variant.TILES
 
@@ -246,9 +249,8 @@ def _rows_are_scattered(permutation: Permutation) -> bool:
     return tile is not None and tile.programs >= constants.STAGED_MIN_TILES
 
 
-def _fills_tiles_badly(permutation: Permutation) -> bool:
+def _fills_tiles_badly(permutation: Permutation, tiles: Program) -> bool:
     """Whether the tiles of this permutation leave many lanes idle, and a staged tile does not."""
-    tiles = _tiles(permutation)
     arguments = tiles.arguments
     lanes = tiles.programs * arguments["BLOCK_I"] * arguments["BLOCK_J"]
     elements = math.prod(dim.size for dim in permutation.dims)
@@ -260,12 +262,15 @@ def _fills_tiles_badly(permutation: Permutation) -> bool:
     return bool(lanes > constants.STAGED_GAIN * tile.lanes / 2)
 
 
-def _has_small_tiles(permutation: Permutation) -> bool:
-    """Whether there are many tiles, which are small because the dims on both sides are."""
-    tiles, word = _tiles(permutation), permutation.word
-    words = tiles.arguments["BLOCK_I"] * tiles.arguments["BLOCK_J"]
-    small = constants.TILES_SMALL[word]  # which may have so few words in any case
-    few = words * word < constants.FLAT_TILE_BYTES and 2 * words <= small.i * small.j
+def are_small(tiles: Program, elements: int, itemsize: int, least: int) -> bool:
+    """Whether there are many tiles, which are small because the dims on both sides are.
+
+    Args:
+        elements: of a tile.
+        itemsize: bytes of an element.
+        least: elements of the tiles of small tensors.
+    """
+    few = elements * itemsize < constants.FLAT_TILE_BYTES and 2 * elements <= least
     return few and tiles.programs >= constants.MIN_TILES
 
 
