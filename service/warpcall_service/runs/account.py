@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 INSIDE = 1000  # the account's id in the sandbox, and that of its group
 # The kernel counts these for the server's account as well, which has made the namespace.
-RLIMITS = {"MSGQUEUE": (12, 0), "SIGPENDING": (11, 1024)}  # their numbers, and bytes or signals
+RLIMITS = {resource.RLIMIT_MSGQUEUE: 0, resource.RLIMIT_SIGPENDING: 1024}
 SYSCTLS = {"max_inotify_instances": 16, "max_inotify_watches": 4096, "max_user_namespaces": 0}
 USER_SYSCTLS = Path("/proc/sys/user")  # of the namespace of the process that opens them
 # Ids for the sandboxes of root without subordinate ones. No account has them by the conventions of
 # Debian, Fedora and systemd; the second range is for containers that have only 65,536 ids.
 OF_ROOT = ((0x70000000, 65536), (65520, 14))
 SUBUID, SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
-MAP_S = 10.0
+MAP_S = 10.0  # within which newuidmap must have ended
 PR_SET_DUMPABLE = 4
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 WHAT_TO_DO = (
@@ -76,10 +76,15 @@ def limit() -> None:
     Capabilities that Podman gives the server for newuidmap are dropped: bubblewrap takes none.
     """
     ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    for number, value in RLIMITS.values():
-        highest = resource.getrlimit(number)[1]
-        least = value if highest == resource.RLIM_INFINITY else min(value, highest)
-        resource.setrlimit(number, (least, least))
+    for number, value in RLIMITS.items():
+        lower(number, value)
+
+
+def lower(number: int, value: int) -> None:
+    """Lower one of this process's limits, which it cannot raise again, to at most `value`."""
+    highest = resource.getrlimit(number)[1]
+    least = value if highest == resource.RLIM_INFINITY else min(value, highest)
+    resource.setrlimit(number, (least, least))
 
 
 def give(ids: Ids, pid: int) -> None:

@@ -34,10 +34,7 @@ def main() -> None:
         (resource.RLIMIT_DATA, args.memory_bytes),  # not RLIMIT_AS: CUDA reserves many addresses
         (resource.RLIMIT_NPROC, args.processes),
     ):
-        highest = resource.getrlimit(limit)[1]
-        resource.setrlimit(
-            limit, (value if highest == resource.RLIM_INFINITY else min(value, highest),) * 2
-        )
+        account.lower(limit, value)
     if args.gpu:
         _open_gpu()
     account.leave()

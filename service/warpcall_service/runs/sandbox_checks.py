@@ -19,7 +19,6 @@ from pathlib import Path
 from warpcall_service.runs.seccomp import CLONE_NEWUSER
 
 PTRACE_TRACEME = 0
-F_SETLEASE = 1024
 SECRETS = ("/proc/cmdline", "/proc/kpageflags", "/proc/slabinfo", "/proc/vmallocinfo")
 MOST_PROCESSES = 4  # that it sees: bubblewrap's own ones, and itself
 
@@ -73,7 +72,7 @@ def is_owner(fd: int) -> bool:
 def leases(path: str) -> bool:
     """Whether each open of a file can be made to wait."""
     with open(path, "rb") as file, contextlib.suppress(OSError):  # noqa: PTH123  # as in the attack
-        fcntl.fcntl(file, F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         return True
     return False
 

@@ -7,6 +7,7 @@ for another architecture than this machine's own end the thread that makes them.
 from __future__ import annotations
 
 import errno
+import fcntl
 import tempfile
 from functools import cache
 
@@ -25,7 +26,7 @@ CLONE_NAMESPACES = (
 TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX put input into a terminal
 # Commands of fcntl: the signal of a file may be SIGCONT, as above; a lease lets each open of the file
 # wait; the last one watches a folder.
-FCNTLS = (10, 1024, 1026)  # F_SETSIG, F_SETLEASE, F_NOTIFY
+FCNTLS = (fcntl.F_SETSIG, fcntl.F_SETLEASE, fcntl.F_NOTIFY)
 MAP_HUGETLB = 0x40000  # of mmap: pages that the operator has reserved, for all together
 PERSONALITY_QUERY = 0xFFFFFFFF
 # AF_UNIX and AF_NETLINK belong to the sandbox's own network, which has no other interface than `lo`.
