@@ -23,7 +23,7 @@ DISAGREEMENT = 0.03  # between a claim and our clock, above which a row is inval
 SLACK_US = 150.0  # of our clock around one sample, besides
 BLOCK_SLACK_US = 60.0  # of our clock around one block on a GPU
 MOST_EXCHANGE_US = 400.0  # in which a process is resumed, answers a request for nothing, and stops
-MOST_AGREE = 0.25  # quantile of the disagreements by which a row is judged
+MOST_AGREE = 0.25  # quantile of the disagreements above which a row is invalid
 UNCONFIRMED = 0.3  # share of a sample that the slack may be
 
 Answer = dict[str, Any]
@@ -58,11 +58,21 @@ class Usage(NamedTuple):
     all_us: float
 
 
-def late(before: Usage, answered: tuple[float, float], stopped: Usage) -> float:
+class Late(NamedTuple):
     """How much later an answer came because others used the machine, in us.
 
-    A thread that waited while the upload used the CPU does not count: one of its threads could let
-    another wait while a third one computes.
+    Attributes:
+        at_least: what the upload cannot have caused. Time that it used itself is not part of it: one
+            of its threads could let another, or ours, wait while a third one computes.
+        at_most: all the time for which our thread and its main thread waited for a CPU.
+    """
+
+    at_least: float
+    at_most: float
+
+
+def late(before: Usage, answered: tuple[float, float], stopped: Usage) -> Late:
+    """How much later an answer came because others used the machine.
 
     Args:
         before: when the request was sent.
@@ -73,7 +83,7 @@ def late(before: Usage, answered: tuple[float, float], stopped: Usage) -> float:
     others_us = max(0.0, ran_us - (stopped.main.ran_us - before.main.ran_us))
     ours_us = answered[0] - before.ours_us
     main_us = answered[1] - before.main.waited_us
-    return max(0.0, ours_us - ran_us) + max(0.0, main_us - others_us)
+    return Late(max(0.0, ours_us - ran_us) + max(0.0, main_us - others_us), ours_us + main_us)
 
 
 def longer_us(blocks_us: Sequence[float], calls: int, claim_us: float) -> float:
@@ -88,15 +98,30 @@ def longer_us(blocks_us: Sequence[float], calls: int, claim_us: float) -> float:
     return least_us if least_us > allowed_us else 0.0
 
 
+class _Sample(NamedTuple):
+    """A sample, or an exchange of messages for nothing, by our clock in us.
+
+    Attributes:
+        spent_us: until the answer was here.
+        least_us: without all that may have another reason than the upload.
+        most_us: without what must have another reason.
+    """
+
+    spent_us: float
+    least_us: float
+    most_us: float
+
+
 class CpuClaims:
     """The samples of one implementation in another process."""
 
     def __init__(self, process: RemoteProcess) -> None:
         self._process = process
         self._exchange_us = 0.0  # of the next sample
-        self._spent_us = 0.0  # of the last sample, by our clock
-        self._least_us = 0.0  # of it, without what may have another reason
-        self._over_us: list[float] = []  # our times of calls less what the process says of them
+        self._sample = _Sample(0.0, 0.0, 0.0)  # the last one, with its exchange
+        # Our times of calls less what the process says of them:
+        self._least_over_us: list[float] = []
+        self._most_over_us: list[float] = []
         self._claims_us: list[float] = []
         self._exchanges_us: list[float] = []
 
@@ -104,28 +129,28 @@ class CpuClaims:
         """Measure how long a request for nothing takes, for the next sample."""
         self._process.stop()
         self._timed(ping)
-        self._exchange_us = min(self._least_us, MOST_EXCHANGE_US)
+        self._exchange_us = min(self._sample.most_us, MOST_EXCHANGE_US)
 
     def run(self, sample: Callable[[], Answer]) -> Answer:
         """Let the process take a sample while our clock runs; returns its answer."""
-        answer = self._timed(sample)
-        self._least_us -= self._exchange_us
-        return answer
+        return self._timed(sample)
 
     def _timed(self, ask: Callable[[], Answer]) -> Answer:
         before = self._usage()
         begin = time.perf_counter_ns()
         answer = ask()
-        self._spent_us = (time.perf_counter_ns() - begin) / 1000
+        spent_us = (time.perf_counter_ns() - begin) / 1000
         answered = self._waiting()
         self._process.stop()
         stopped = self._usage()
         # Threads may compute after the answer, until they stand still. An honest implementation
         # computes in as many threads as torch has, and is done when it answers.
         threads_us = (stopped.all_us - before.all_us) / torch.get_num_threads()
-        main_us = stopped.main.ran_us - before.main.ran_us
+        ran_us = max(stopped.main.ran_us - before.main.ran_us, threads_us)
         late_us = late(before, answered, stopped)
-        self._least_us = max(self._spent_us - late_us, main_us, threads_us)
+        self._sample = _Sample(
+            spent_us, *(max(spent_us - us, ran_us) for us in (late_us.at_most, late_us.at_least))
+        )
         return answer
 
     def time_us(self, claim_us: float, calls: int) -> float:
@@ -135,24 +160,27 @@ class CpuClaims:
             claim_us: what the process says.
             calls: in the sample.
         """
-        least_us = self._least_us / calls
-        self._over_us.append(least_us - claim_us)
+        least_us = (self._sample.least_us - self._exchange_us) / calls
+        most_us = (self._sample.most_us - self._exchange_us) / calls
+        self._least_over_us.append(least_us - claim_us)
+        self._most_over_us.append(most_us - claim_us)
         self._claims_us.append(claim_us)
         self._exchanges_us.append(self._exchange_us)
-        if least_us > claim_us * (1 + DISAGREEMENT) + SLACK_US / calls:
-            return least_us
-        return min(claim_us, self._spent_us / calls)
+        if most_us - claim_us > self._allowed_us(claim_us, calls):
+            return most_us
+        return min(claim_us, self._sample.spent_us / calls)
 
-    def disagreement(self, calls: int) -> tuple[float, float] | None:
+    def disagreement(self, median_us: float, calls: int) -> tuple[float, float] | None:
         """What the process says, and the time by our clock, if these disagree in most samples.
 
-        Those of an honest process agree in more than a few samples, also on a busy machine.
+        Those of an honest process agree in more than a few samples. All waiting for a CPU is taken
+        off, so that the row of an honest process is not invalid because others use the machine.
         """
-        if not self._claims_us:
+        if not self._claims_us or self._is_short(median_us, calls):
             return None
-        over_us = float(np.quantile(self._over_us, MOST_AGREE))
+        over_us = float(np.quantile(self._least_over_us, MOST_AGREE))
         claim_us = float(np.median(self._claims_us))
-        if over_us <= DISAGREEMENT * claim_us + SLACK_US / calls:
+        if over_us <= self._allowed_us(claim_us, calls):
             return None
         return claim_us, claim_us + over_us
 
@@ -162,8 +190,20 @@ class CpuClaims:
         return DISAGREEMENT + hidden_us / (median_us * calls)
 
     def is_confirmed(self, median_us: float, calls: int) -> bool:
-        """Whether calls take long enough for our clock to confirm their times."""
-        return UNCONFIRMED * median_us * calls >= SLACK_US
+        """Whether our clock confirms the times of the calls.
+
+        They must take long enough, and in half of the samples no waiting may matter that the upload
+        can have caused.
+        """
+        over_us = float(np.median(self._most_over_us))
+        agrees = over_us <= self._allowed_us(float(np.median(self._claims_us)), calls)
+        return agrees and not self._is_short(median_us, calls)
+
+    def _allowed_us(self, claim_us: float, calls: int) -> float:
+        return DISAGREEMENT * claim_us + SLACK_US / calls
+
+    def _is_short(self, median_us: float, calls: int) -> bool:
+        return UNCONFIRMED * median_us * calls < SLACK_US
 
     def _waiting(self) -> tuple[float, float]:
         """How long our thread and the main thread of the process have waited for a CPU so far."""

@@ -140,6 +140,7 @@ class RemoteExecutor:
         """Time many calls in each sample."""
         nbytes = sum(t.numel() * t.element_size() for t in self._pool.at(0).tensors.values())
         answer = self._ask("shorten", self._many_s(10), "the capture of its calls")
+        self._claims = CpuClaims(self._process)  # samples of one call tell nothing of those of many
         self._learn(answer, self._clock.calls_of_sample(nbytes))
 
     def take(self, numbers: Sequence[int], places: Sequence[int]) -> list[float]:
@@ -214,17 +215,15 @@ class RemoteExecutor:
         """
         if self._claims_over > 1:
             return "its own times add up to more than the time that passed"
-        if not self.is_confirmed(median_us):
+        if self._device.type == "cpu":
+            found = self._claims.disagreement(median_us, self._known.repeats)
+        else:
+            real_us = longer_us(self._tight_us, self._known.count, median_us)
+            found = (median_us, real_us) if real_us and self._is_captured else None
+        if found is None:
             return None
-        found = self._claims.disagreement(self._known.repeats)  # on a CPU
-        longest_us = longer_us(self._tight_us, self._known.count, median_us)  # on a GPU
-        median_us, real_us = found or (median_us, longest_us)
-        if not real_us:
-            return None
-        return (
-            f"its process says that a call takes {median_us:.4g} us, by our own clock it takes "
-            f"{real_us:.4g} us"
-        )
+        said_us, real_us = (f"{us:.4g} us" for us in found)
+        return f"its process says that a call takes {said_us}, by our own clock it takes {real_us}"
 
     def hidden_share(self, median_us: float) -> float:
         """How much longer its calls may take than it says, as a share, without a doubt of ours."""
@@ -235,13 +234,13 @@ class RemoteExecutor:
     def is_confirmed(self, median_us: float) -> bool:
         """Whether our clock can confirm the times of its calls.
 
-        On a CPU they must take long enough. On a GPU our clock also counts the time in which calls
-        are queued that no graph captures.
+        On a CPU they must take long enough, and others must leave it time enough. On a GPU our clock
+        also counts the time in which calls are queued that no graph captures.
         """
         if self._device.type == "cpu":
             return self._claims.is_confirmed(median_us, self._known.repeats)
-        captured = "not captured" not in self._known.tags
-        return captured or not longer_us(self._tight_us, self._known.count, median_us)
+        longest_us = longer_us(self._tight_us, self._known.count, median_us)
+        return self._is_captured or not longest_us
 
     def prepare_row(self, most_us: float) -> int:
         """Prepare consecutive calls, and return how many."""
@@ -273,6 +272,10 @@ class RemoteExecutor:
     def close(self) -> None:
         """Give up what was opened in the other process."""
         self._window.close()
+
+    @property
+    def _is_captured(self) -> bool:
+        return "not captured" not in self._known.tags
 
     @property
     def _known(self) -> Facts:

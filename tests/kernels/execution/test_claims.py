@@ -10,8 +10,10 @@ import pytest
 
 from warpcall_kernels.execution.claims import (
     CpuClaims,
+    Late,
     ThreadTimes,
     Usage,
+    _Sample,
     late,
     longer_us,
     times_of,
@@ -26,13 +28,13 @@ def usage(ran: float, all_ran: float) -> Usage:
 
 
 def test_waiting_for_others_makes_an_answer_late() -> None:
-    assert late(BEFORE, (100.0, 20.0 + 300.0), usage(40, 40)) == 300.0
-    assert late(BEFORE, (100.0 + 500.0, 20.0), usage(40, 40)) == 460.0
+    assert late(BEFORE, (100.0, 20.0 + 300.0), usage(40, 40)) == Late(300.0, 300.0)
+    assert late(BEFORE, (100.0 + 500.0, 20.0), usage(40, 40)) == Late(460.0, 500.0)
 
 
-def test_waiting_for_own_threads_is_no_reason() -> None:
-    assert late(BEFORE, (100.0, 20.0 + 300.0), usage(40, 340)) == 0.0
-    assert late(BEFORE, (100.0 + 500.0, 20.0), usage(500, 500)) == 0.0
+def test_waiting_for_own_threads_may_be_no_reason() -> None:
+    assert late(BEFORE, (100.0, 20.0 + 300.0), usage(40, 340)) == Late(0.0, 300.0)
+    assert late(BEFORE, (100.0 + 500.0, 20.0), usage(500, 500)) == Late(0.0, 500.0)
 
 
 def test_the_kernel_counts_the_time_of_threads() -> None:
@@ -44,10 +46,10 @@ def test_the_kernel_counts_the_time_of_threads() -> None:
     assert times_of("self", 0) == ThreadTimes(0.0, 0.0), "there is no such thread"
 
 
-def claims(least_us: float, spent_us: float) -> Any:
-    """Claims after a sample with these times by our clock."""
+def claims(least_us: float, spent_us: float, most_us: float = 0.0) -> Any:
+    """Claims after a sample with these times by our clock; `most_us` is `least_us` by default."""
     found: Any = CpuClaims(None)  # type: ignore[arg-type]
-    found._least_us, found._spent_us = least_us, spent_us
+    found._sample = _Sample(spent_us, least_us, most_us or least_us)
     return found
 
 
@@ -55,7 +57,16 @@ def test_a_claim_that_agrees_with_our_clock_is_the_time_of_a_call() -> None:
     found = claims(1050, 1200)
 
     assert found.time_us(1000, 1) == 1000
-    assert found.disagreement(1) is None
+    assert found.disagreement(1000, 1) is None
+    assert found.is_confirmed(1000, 1)
+
+
+def test_waiting_that_an_upload_may_have_caused_makes_its_times_unconfirmed() -> None:
+    found = claims(1050, 9000, 2000)
+
+    assert [found.time_us(1000, 1) for _ in range(8)] == [2000] * 8
+    assert found.disagreement(2000, 1) is None
+    assert not found.is_confirmed(2000, 1)
 
 
 def test_a_claim_is_never_above_the_time_that_passed() -> None:
@@ -67,16 +78,18 @@ def test_our_clock_has_the_last_word() -> None:
     found = claims(1000, 1200)
 
     assert [found.time_us(400, 1) for _ in range(8)] == [1000] * 8
-    assert found.disagreement(1) == (400, 1000)
+    assert found.disagreement(1000, 1) == (400, 1000)
+    assert found.disagreement(400, 1) is None, "so short a time is only unconfirmed"
 
 
 def test_a_few_late_answers_make_no_row_invalid() -> None:
     found = claims(1000, 9000)
     for least_us in (1000, 8000, 1020, 9000):
-        found._least_us = least_us
+        found._sample = _Sample(9000, least_us, least_us)
         found.time_us(1000, 1)
 
-    assert found.disagreement(1) is None
+    assert found.disagreement(1000, 1) is None
+    assert not found.is_confirmed(1000, 1)
 
 
 def test_what_may_be_hidden_is_a_smaller_share_of_a_longer_call() -> None:
