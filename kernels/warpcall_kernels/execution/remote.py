@@ -222,8 +222,8 @@ class RemoteExecutor:
             found = (median_us, real_us) if real_us and self._is_captured else None
         if found is None:
             return None
-        said_us, real_us = (f"{us:.4g} us" for us in found)
-        return f"its process says that a call takes {said_us}, by our own clock it takes {real_us}"
+        said, real = (f"{us:.4g} us" for us in found)
+        return f"its process says that a call takes {said}, by our own clock it takes {real}"
 
     def hidden_share(self, median_us: float) -> float:
         """How much longer its calls may take than it says, as a share, without a doubt of ours."""
