@@ -1,7 +1,9 @@
 """The server: one event loop that starts the lanes, serves HTTP, and stops everything in order.
 
-It listens at once. The worker processes import torch while this process imports the modules of the
-HTTP server and opens the database, so only what these first steps need is imported here.
+It listens at once, so that an address in use is an error before anything else starts. Connections
+wait in the queues of the listening sockets until a lane is ready. The worker processes import torch
+while this process imports the modules of the HTTP server and opens the database, so only what these
+first steps need is imported here.
 """
 
 from __future__ import annotations
@@ -25,12 +27,11 @@ from warpcall_service.http.listen import (
 )
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.processes.imports import quick_imports
-from warpcall_service.startup.responder import StartResponder
 from warpcall_service.startup.stop import Stop
 
 if TYPE_CHECKING:
+    from warpcall_service.nodes.server_identity import Place
     from warpcall_service.settings import Settings
-    from warpcall_service.startup.place import Place
 
 log = logging.getLogger("warpcall")
 
@@ -78,28 +79,13 @@ async def _serve(
     if settings.until:
         stop.request_in(settings.until - settings.stop_s - time.time())
     engine = LocalEngine(settings)
-    responder = StartResponder(
-        [listener] if unix_listener is None else [listener, unix_listener],
-        lambda: [
-            f"{lane.name}: {lane.state}, {lane.reason}" for lane in engine.all_lanes if lane.reason
-        ],
-    )
-    responder.start()
     if place is None:
         log.info("the server listens on %s and starts", url_of(settings, listener))
-    try:
-        parts: list[Any] = []
-        if not await stop.or_done(_start(settings, engine, parts)):
-            return
-        serving, store, keys = parts
-        await serving.serve_lanes(
-            settings,
-            *(engine, listener, unix_listener, responder.stop),
-            *(store, keys, stop, place),
-        )
-    finally:
-        for connection in responder.stop():
-            connection.close()
+    parts: list[Any] = []
+    if not await stop.or_done(_start(settings, engine, parts)):
+        return
+    serving, store, keys = parts
+    await serving.serve_lanes(settings, engine, listener, unix_listener, store, keys, stop, place)
     log.info("the server has stopped")
 
 

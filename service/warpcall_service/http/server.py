@@ -7,7 +7,7 @@ import contextlib
 import logging
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -36,7 +36,6 @@ class HttpServer(uvicorn.Server):
 
     Args:
         unix_listener: a Unix socket to serve as well, always without TLS: it crosses no network.
-        kept: called once, returns connections that were accepted before this server began.
         drain_s: seconds for requests that run when the server stops.
         unread_s: seconds in which a client must read PROGRESS_BYTES, or it is disconnected.
     """
@@ -45,14 +44,11 @@ class HttpServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         unix_listener: socket.socket | None,
-        kept: Callable[[], list[socket.socket]],
         drain_s: float,
         unread_s: float,
     ) -> None:
         super().__init__(config)
         self._unix_listener = unix_listener
-        self._kept = kept
-        self._adopting: set[asyncio.Task[None]] = set()
         self._limit = ConnectionLimit()
         self._drain_s = drain_s
         self._unread_s = unread_s
@@ -62,12 +58,8 @@ class HttpServer(uvicorn.Server):
         return [one for one in self.server_state.connections if isinstance(one, Connection)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on `sockets` and on the Unix socket, and the connections accepted before."""
+        """Serve on `sockets` and on the Unix socket."""
         loop, config = asyncio.get_running_loop(), self.config
-        for connection in self._kept():
-            task = loop.create_task(self._adopt(connection))
-            self._adopting.add(task)
-            task.add_done_callback(self._adopting.discard)
         self.servers = [
             await loop.create_server(
                 self._connection,
@@ -85,19 +77,6 @@ class HttpServer(uvicorn.Server):
                 )
             )
         self.started = True
-
-    async def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that was accepted before; what its client has sent is still unread."""
-        tls = None if connection.family == socket.AF_UNIX else self.config.ssl
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._connection,
-                connection,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_S if tls else None,
-            )
-        except OSError:  # its client has left, or does not speak TLS
-            connection.close()
 
     def _connection(self) -> asyncio.Protocol:
         return self._limit.protocol(self.config, self.server_state, self.lifespan.state)

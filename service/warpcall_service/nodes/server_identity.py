@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -25,6 +26,22 @@ FILE = "jobs.lock"
 SERVERS = "servers"  # folder of the folders of several servers
 MAX_BYTES = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of one server among those of its supervisor.
+
+    Attributes:
+        name: of the server among those of its supervisor.
+        public_port: on which it listens together with the others, once it is ready; None if they
+            share no port.
+        ready_fd: a descriptor that gets the server's own URL when it serves.
+    """
+
+    name: str
+    public_port: int | None
+    ready_fd: int
 
 
 def own_url(advertised: str, port: int) -> str:

@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable
 
 import uvicorn
 
@@ -31,12 +30,11 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes.membership import Membership
-from warpcall_service.nodes.server_identity import ServerIdentity, own_url
+from warpcall_service.nodes.server_identity import Place, ServerIdentity, own_url
 from warpcall_service.pages.view import load_templates
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
-from warpcall_service.startup.place import Place
 from warpcall_service.startup.stop import Stop
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.uploads.checks import Checks
@@ -53,17 +51,12 @@ async def serve_lanes(
     engine: LocalEngine,
     listener: socket.socket,
     unix_listener: socket.socket | None,
-    kept: Callable[[], list[socket.socket]],
     store: Store,
     keys: Snapshot,
     stop: Stop,
     place: Place | None,
 ) -> None:
-    """Serve on sockets that listen already, with an engine that was started, until `stop`.
-
-    Args:
-        kept: ends the answers of the start, and returns connections that were accepted meanwhile.
-    """
+    """Serve on sockets that listen already, with an engine that was started, until `stop`."""
     marker = KeysMarker(settings.data_dir)
     account_sync = AccountSync(store, keys, marker, settings.keys_max_age_s)
     account_sync.start()
@@ -132,7 +125,6 @@ async def serve_lanes(
                 timeout_keep_alive=KEEP_ALIVE_S,
             ),
             unix_listener,
-            kept,
             drain_s=settings.drain_timeout_s,
             unread_s=settings.body_timeout_s,
         )

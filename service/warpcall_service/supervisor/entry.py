@@ -18,11 +18,11 @@ from warpcall_service.http.listen import ServerError
 from warpcall_service.nodes.server_identity import (
     IdentityTaken,
     IdentityUnavailable,
+    Place,
     ServerIdentity,
 )
 from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
-from warpcall_service.startup.place import Place
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.1  # between two looks whether the predecessor has ended

@@ -188,6 +188,29 @@ def test_a_pod_has_the_time_that_a_server_needs_to_stop() -> None:
     assert POD["terminationGracePeriodSeconds"] >= 2 * waits_s + Settings.load().stop_s
 
 
+@pytest.mark.parametrize("folder", ["single", "cluster"])
+def test_a_pod_has_the_time_that_a_server_needs_to_start(folder: str) -> None:
+    found = objects(FOLDER / folder)
+    kind = "Deployment" if folder == "single" else "StatefulSet"
+    probe = found[kind, "warpcall"]["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
+
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= start_timeout_of_image()
+
+
+def test_the_check_of_the_image_leaves_the_server_the_time_to_start() -> None:
+    period = re.search(r"--start-period=(\d+)s", (ROOT / "Dockerfile").read_text())
+
+    assert period is not None
+    assert int(period[1]) >= start_timeout_of_image()
+
+
+def start_timeout_of_image() -> int:
+    """Seconds that a server of the image for GPUs may take to start."""
+    found = re.search(r"WARPCALL_START_TIMEOUT_S=(\d+)", (ROOT / "Dockerfile").read_text())
+    assert found is not None
+    return int(found[1])
+
+
 def test_the_services_are_those_of_the_pods() -> None:
     labels = STATEFUL_SET["template"]["metadata"]["labels"]
     named = CLUSTER["Service", STATEFUL_SET["serviceName"]]["spec"]
