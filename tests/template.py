@@ -40,11 +40,8 @@ BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file t
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_service.runs.reaper"
 BELOW_REAPERS = {
-    "warpcall_service.uploads.waiting_check",
-    *(
-        f"warpcall_service.worker.{name}"
-        for name in ("job_main", "module_check", "problem_check", "upload_check")
-    ),
+    f"warpcall_service.worker.{name}"
+    for name in ("explain", "job_main", "module_check", "problem_check", "upload_check")
 }
 TEMPLATE = "template of workers"  # the command line of a server's second template
 INSTALLED = [
@@ -151,7 +148,7 @@ def template(fd: int) -> None:
     import warpcall_service.runs.reaper
     import warpcall_service.startup.serving
     import warpcall_service.supervisor.supervisor
-    import warpcall_service.uploads.waiting_check
+    import warpcall_service.worker.explain
     import warpcall_service.worker.job_check
     import warpcall_service.worker.job_main
     import warpcall_service.worker.main

@@ -141,18 +141,6 @@ class Settings(ServerSettings):
             "`busy`."
         ),
     )
-    check_wait_s: float = Field(
-        600.0,
-        ge=0,
-        le=86_400,
-        allow_inf_nan=False,
-        description=(
-            "Seconds for which a process waits for the next check of a source or compile report, "
-            "with torch and Triton imported. It is started when a check begins and answers one. It "
-            "takes some 220 MB of memory, with a CUDA build of torch 360 MB. With 0 none waits, and "
-            "each check imports them."
-        ),
-    )
     explain_s: Seconds = Field(
         30.0,
         description=(

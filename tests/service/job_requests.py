@@ -16,14 +16,12 @@ from demo.server import Server
 from tests.template import BRIEF_JOBS, TEMPLATE
 from tests.waiting import lives
 from warpcall.jobs import UNFINISHED
-from warpcall_service.uploads.check_processes import WAITING_MODULE
 
 WAIT_S = 60.0
 # In the command lines of processes below a server that belong to no job.
 NO_JOBS = (
     "warpcall_service.worker.main",
     "warpcall_service.worker.module_check",
-    WAITING_MODULE,
     TEMPLATE,
 )
 # Variables of a server whose jobs end soon: see tests/service/brief_jobs/sitecustomize.py

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from warpcall.compile_reports import ARCHITECTURES, CompileReport
-from warpcall.errors import Forbidden, InvalidInput, Unavailable
+from warpcall.errors import InvalidInput
 from warpcall_service.compile_reports.cache import InvalidText, ReportCache, report_of
 from warpcall_service.compile_reports.models import CompileRequest
 from warpcall_service.identity import Caller
@@ -81,19 +81,6 @@ class CompileReports:
             raise InvalidInput(f"source: {NO_ANSWER}", field="source") from None
         self._cache.keep(key, answer)
         return report
-
-    def expect(self, *, own: bool) -> None:
-        """Start the process of a report that will probably be asked for soon.
-
-        Args:
-            own: the report is of the library's kernels.
-        """
-        if not own:
-            try:
-                self._sandbox.require()
-            except (Forbidden, Unavailable):
-                return  # no code of users runs on this server now
-        self._checks.expect_report(own=own)
 
     async def _wanted(self, caller: Caller, request: CompileRequest) -> _Wanted:
         name, source = request.implementation, request.source

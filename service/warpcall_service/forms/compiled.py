@@ -153,8 +153,6 @@ def routes(ops: Ops, implementations: ImplementationService, reports: CompileRep
         op = await ops.find(caller, name)
         asked = form.has("dtype")
         wanted = read_case(form, op) if asked else Wanted()
-        if not asked:
-            reports.expect(own=upload is None)
         found: list[CompileReport] = []
         if asked and not wanted.errors:
             try:

@@ -45,11 +45,6 @@ TAG_VARIABLE = (
 )
 
 
-# What a process that waits for the request of a check sends when it has received it. Code of users
-# runs only afterwards.
-BEGUN = b"!"
-
-
 class CheckedCase(TypedDict):
     """A case that a lane has checked."""
 
@@ -126,17 +121,6 @@ class CheckRequest(TypedDict):
     optional_inputs: list[str]
     params: list[str]
     limit_s: float
-
-
-class WaitingRequest(TypedDict):
-    """The request to a process that waited for one, `uploads.waiting_check`.
-
-    Attributes:
-        module: of the worker, whose program would answer the `request`, such as "upload_check".
-    """
-
-    module: str
-    request: Mapping[str, Any]
 
 
 class ProblemSource(TypedDict):

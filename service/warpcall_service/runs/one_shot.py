@@ -12,7 +12,7 @@ from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess, refuse_descriptors
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import BEGUN, TAG_VARIABLE, ReaperReport
+from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
@@ -29,10 +29,6 @@ class OneShotError(Exception):
 
 class NotStarted(OneShotError):
     """The process could not be started, which is no fault of the code that it was to run."""
-
-
-class EndedBefore(OneShotError):
-    """The process had ended before it received the request, so none of the request's code ran."""
 
 
 class OneShot:
@@ -68,29 +64,24 @@ class OneShot:
         except (CannotStart, OSError) as error:
             raise NotStarted(f"its process could not be started: {error}") from None
 
-    async def ask(
-        self, request: bytes, limit_s: float, max_answer_bytes: int, *, waits: bool = False
-    ) -> bytes:
+    async def ask(self, request: bytes, limit_s: float, max_answer_bytes: int) -> bytes:
         """Send the request and return the answer. All processes have ended when this returns.
 
         Args:
             request: JSON of the frame that the process reads.
             limit_s: seconds from now.
-            waits: the process sends `BEGUN` when it has received the request.
 
         Returns:
             The content of the frame that it wrote; the caller must check it.
 
         Raises:
-            EndedBefore: it `waits`, and ended before it received the request.
             NotStarted: it could not be started.
             OneShotError: it took too long or too much memory, ended before it had answered, or its
                 answer is too large.
         """
         try:
             async with asyncio.timeout(limit_s):
-                sock = self._reaper.sockets["server"]
-                return await _ask(sock, request, max_answer_bytes, waits=waits)
+                return await _ask(self._reaper.sockets["server"], request, max_answer_bytes)
         except TimeoutError:
             raise OneShotError(f"it was not done within {limit_s:g} s") from None
         except (asyncio.IncompleteReadError, OSError):
@@ -106,10 +97,6 @@ class OneShot:
         finally:
             await asyncio.shield(self.end())
 
-    async def wait(self) -> None:
-        """Wait until the process has ended by itself. Its processes may still be left: call `end`."""
-        await _report(self._reaper.sockets["control"], None)
-
     async def end(self) -> None:
         """End all processes; the reaper does it when its control socket is closed."""
         self._reaper.sockets["control"].close()
@@ -123,28 +110,24 @@ class OneShot:
         self._reaper.close()
 
 
-async def run_sandboxed(
-    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
+async def run_one_shot(
+    settings: Settings,
+    module: str,
+    request: bytes,
+    limit_s: float,
+    max_answer_bytes: int,
+    *,
+    trusted: bool,
 ) -> bytes:
-    """Run a module for code of users. Arguments, answer and errors are as in `OneShot`."""
-    process = OneShot(settings, module, trusted=False)
+    """Run a module. Arguments, answer and errors are those of `OneShot` and its method `ask`."""
+    process = OneShot(settings, module, trusted=trusted)
     return await process.ask(request, limit_s, max_answer_bytes)
 
 
-async def run_trusted(
-    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
-) -> bytes:
-    """Run a module with the server's rights, for code of the operator."""
-    process = OneShot(settings, module, trusted=True)
-    return await process.ask(request, limit_s, max_answer_bytes)
-
-
-async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int, *, waits: bool) -> bytes:
+async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int) -> bytes:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     try:
         writer.write(LENGTH.pack(len(request)) + request)
-        if waits:
-            await _read_begun(reader)
         (nbytes,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if nbytes > max_answer_bytes:
             raise OneShotError(f"its answer has {nbytes} bytes, more than {max_answer_bytes}")
@@ -153,18 +136,11 @@ async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int, *, wa
         writer.close()
 
 
-async def _read_begun(reader: asyncio.StreamReader) -> None:
-    try:
-        await reader.readexactly(len(BEGUN))
-    except (asyncio.IncompleteReadError, OSError):
-        raise EndedBefore("its process ended before it received the request") from None
-
-
-async def _report(control: socket.socket, limit_s: float | None = STOP_S) -> ReaperReport | None:
+async def _report(control: socket.socket) -> ReaperReport | None:
     """How the process ended; None if its reaper was killed."""
     control.setblocking(False)
     with contextlib.suppress(TimeoutError, OSError, ValueError):
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(STOP_S):
             text = await asyncio.get_running_loop().sock_recv(control, MAX_REPORT_BYTES)
             report: ReaperReport = json.loads(text)
             return report

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from warpcall.errors import InvalidInput
 from warpcall_service.runs.messages import ModuleAnswer, ModuleRequest
-from warpcall_service.runs.one_shot import OneShotError, run_trusted
+from warpcall_service.runs.one_shot import OneShotError, run_one_shot
 from warpcall_service.runs.sources import SourceUnknown, package_sha256
 from warpcall_service.settings import Settings
 
@@ -156,12 +156,13 @@ class OperatorModules:
         # The time in which the process starts and imports torch does not count as the module's.
         whole_s = self._settings.start_timeout_s + limit_s
         try:
-            text = await run_trusted(
+            text = await run_one_shot(
                 self._settings,
                 CHECK_MODULE,
                 json.dumps(request).encode(),
                 whole_s,
                 MAX_ANSWER_BYTES,
+                trusted=True,
             )
         except OneShotError as error:
             return OperatorModule(name, sha256, (), f"when it is imported, {error}")

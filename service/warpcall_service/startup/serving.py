@@ -154,7 +154,6 @@ async def serve_lanes(
         await monitors.stop()
         reports.close()
         await job_service.stop()
-        await checks.stop()
         await artefacts.stop()
         await membership.stop()
         await modules.stop()

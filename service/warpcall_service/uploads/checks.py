@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from warpcall.errors import InvalidInput, Unavailable
 from warpcall_service.lanes.user_admission import UserAdmission
 from warpcall_service.runs.messages import CheckRequest, ExplainRequest, ProblemRequest
-from warpcall_service.runs.one_shot import NotStarted, OneShotError
+from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_one_shot
 from warpcall_service.settings import Settings
 from warpcall_service.uploads.answers import (
     Answer,
@@ -23,12 +24,10 @@ from warpcall_service.uploads.answers import (
     ImplementationAnswer,
     ProblemAnswer,
 )
-from warpcall_service.uploads.check_processes import CheckProcesses
-from warpcall_service.worker.upload_check import SLOW_PACKAGES
 
-IMPLEMENTATION_MODULE = "upload_check"
-PROBLEM_MODULE = "problem_check"
-EXPLAIN_MODULE = "explain"
+IMPLEMENTATION_MODULE = "warpcall_service.worker.upload_check"
+PROBLEM_MODULE = "warpcall_service.worker.problem_check"
+EXPLAIN_MODULE = "warpcall_service.worker.explain"
 MAX_WAITING = 8  # checks of one user, besides the one that runs
 MAX_ANSWER_BYTES = 16 << 10
 MAX_DECLARATION_BYTES = 128 << 10
@@ -57,12 +56,7 @@ class Checks:
         self._admission = UserAdmission(
             "checks of uploads", settings.upload_checks, MAX_WAITING, settings.call_timeout_s
         )
-        self._processes = CheckProcesses(settings)
         self._ended: Counter[str] = Counter()
-
-    async def stop(self) -> None:
-        """End the processes that wait for checks."""
-        await self._processes.stop()
 
     async def implementation(
         self, user: str, op: Mapping[str, Any], function: str, source: str
@@ -88,12 +82,7 @@ class Checks:
             "limit_s": self._settings.upload_check_s,
         }
         answer = await self._accepted(
-            user,
-            IMPLEMENTATION_MODULE,
-            request,
-            ImplementationAnswer,
-            MAX_ANSWER_BYTES,
-            imports=any(package in source for package in SLOW_PACKAGES),
+            user, IMPLEMENTATION_MODULE, request, ImplementationAnswer, MAX_ANSWER_BYTES
         )
         return answer.doc or ""
 
@@ -145,14 +134,6 @@ class Checks:
             user, EXPLAIN_MODULE, request, CompileAnswer, MAX_CASES_BYTES, trusted=own
         )
 
-    def expect_report(self, *, own: bool) -> None:
-        """Start the process of a compile report that will probably be asked for soon.
-
-        Args:
-            own: the report is of the server's own code.
-        """
-        self._processes.expect(trusted=own)
-
     def metrics(self) -> Iterable[Metric]:
         """The checks so far, as Prometheus metrics."""
         ended = CounterMetricFamily(
@@ -178,12 +159,9 @@ class Checks:
         most_bytes: int,
         *,
         trusted: bool = False,
-        imports: bool = True,
     ) -> A:
         """The answer to the check of an upload. Raises InvalidInput if it is a refusal."""
-        answer = await self._answer(
-            user, module, request, form, most_bytes, trusted=trusted, imports=imports
-        )
+        answer = await self._answer(user, module, request, form, most_bytes, trusted=trusted)
         if answer.error is not None:
             name = answer.field.partition(".")[0]
             raise InvalidInput(f"{name}: {answer.error}", field=answer.field)
@@ -198,14 +176,11 @@ class Checks:
         most_bytes: int,
         *,
         trusted: bool = False,
-        imports: bool = True,
     ) -> A:
         async with self._admission.admitted(user):
             outcome = "failed"
             try:
-                answer = await self._ask(
-                    module, request, form, most_bytes, trusted=trusted, imports=imports
-                )
+                answer = await self._ask(module, request, form, most_bytes, trusted=trusted)
                 outcome = "accepted" if answer.error is None else "refused"
             finally:
                 self._ended[outcome] += 1
@@ -219,14 +194,14 @@ class Checks:
         most_bytes: int,
         *,
         trusted: bool,
-        imports: bool,
     ) -> A:
         limit_s = request["limit_s"]
         # Starting the process and importing torch takes as long as the start of a worker.
         whole_s = self._settings.start_timeout_s + limit_s
         try:
-            text = await self._processes.run(
-                module, request, whole_s, most_bytes, trusted=trusted, imports=imports
+            text = await run_one_shot(
+                *(self._settings, module, json.dumps(request).encode(), whole_s, most_bytes),
+                trusted=trusted,
             )
             if len(text) > MAX_DECLARATION_BYTES and _has_many_parts(text):
                 return form(error=TOO_LARGE)

@@ -15,7 +15,6 @@ the values of the case. Nothing computes outputs, so what depends on them is not
 from __future__ import annotations
 
 import base64
-import importlib
 import os
 import re
 import zlib
@@ -23,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpcall_service.processes.imports import quick_imports, release_import_memory
+from warpcall_service.processes.imports import quick_imports
 from warpcall_service.worker import source_check
 from warpcall_service.worker.source_check import Answers, Refused, described, text
 
@@ -33,44 +32,21 @@ if TYPE_CHECKING:
     from warpcall_kernels.measuring import JobCase
     from warpcall_service.runs.messages import ExplainRequest
 
-VARIABLES = ("TRITON_INTERPRET", "TRITON_CACHE_MANAGER", "TRITON_STORE_BINARY_ONLY")
-# All that reports and checks import, and therefore torch and Triton; without the modules of ops.
-AHEAD = (
-    "warpcall_kernels.compile.first_launch",
-    "warpcall_kernels.compile.launches",
-    "warpcall_kernels.compile.pretended",
-    "warpcall_service.worker.case_check",
-    "warpcall_service.worker.problem_source",
-    "warpcall_service.devices.tensors",
-)
 RELEASE = re.compile(r"release ([\d.]+)")
 
 
 def main() -> None:
     """Answer one request."""
-    set_environment()
-    source_check.answer_one(check)
-
-
-def set_environment() -> None:
-    """Remove and set variables that Triton reads, partly when it is imported."""
     # Triton would interpret kernels, or skip compiling them, or keep what it compiled.
-    for variable in VARIABLES:
+    for variable in ("TRITON_INTERPRET", "TRITON_CACHE_MANAGER", "TRITON_STORE_BINARY_ONLY"):
         os.environ.pop(variable, None)
     os.environ["TRITON_DISABLE_LINE_INFO"] = (
         "1"  # texts then do not depend on paths and line numbers
     )
+    source_check.answer_one(_check)
 
 
-def import_ahead() -> None:
-    """Import what a report and other checks import, so that the request need not wait for it."""
-    with quick_imports():
-        for module in AHEAD:
-            importlib.import_module(module)
-    release_import_memory()
-
-
-def check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str, Any]:
+def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str, Any]:
     """Make a compile report."""
     os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
     with quick_imports():

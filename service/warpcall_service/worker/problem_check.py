@@ -31,10 +31,10 @@ MAX_NAME_CHARS = 64
 
 def main() -> None:
     """Answer one request."""
-    source_check.answer_one(check)
+    source_check.answer_one(_check)
 
 
-def check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str, Any]:
+def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str, Any]:
     """Check a problem, or cases of a job on it."""
     with quick_imports():  # of torch and Triton, whose time does not count as the source's
         import torch

@@ -80,22 +80,17 @@ def answer_one(check: Check) -> NoReturn:
     with socket.socket(fileno=args.server_fd) as sock:
         request = read_frame(sock)
         if request is not None:
-            answer(sock, json.loads(request), check)
+            answers = Answers(sock)
+            with temporary.folder() as folder:
+                try:
+                    answer = check(json.loads(request), folder, answers)
+                except Refused as refusal:
+                    answers.refuse(refusal)
+                except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
+                    answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
+                else:
+                    answers.send(answer)
     os._exit(0)  # threads that the source may have started do not matter
-
-
-def answer(sock: socket.socket, request: Any, check: Check) -> None:
-    """Answer a request. The caller must end this process afterwards: it has run code of users."""
-    answers = Answers(sock)
-    with temporary.folder() as folder:
-        try:
-            found = check(request, folder, answers)
-        except Refused as refusal:
-            answers.refuse(refusal)
-        except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
-            answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
-        else:
-            answers.send(found)
 
 
 def text(value: str) -> str:

@@ -25,10 +25,10 @@ SLOW_PACKAGES = ("torch", "triton")  # importing them takes seconds
 
 def main() -> None:
     """Answer one request."""
-    source_check.answer_one(check)
+    source_check.answer_one(_check)
 
 
-def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, str]:
+def _check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, str]:
     """Check a source, and answer with the first line of the function's docstring."""
     file = folder / f"{request['function']}.py"
     source_check.write_source(request["source"], file)

@@ -72,6 +72,14 @@ def test_a_source_that_cannot_be_compiled_says_why(
     assert "Traceback" not in said
 
 
+def test_a_source_runs_in_the_sandbox(ann: httpx.Client) -> None:
+    source = "import os\nraise ValueError([os.getuid(), os.getpid() < 100])\n"
+
+    said = problem_of(ask(ann, source), 422, "invalid-input", "source")
+
+    assert said == "source: line 2: ValueError: [1000, True]"
+
+
 def test_a_huge_constant_is_shortened(ann: httpx.Client) -> None:
     answer = ask(ann, sources.LONG_CONSTANT)
 

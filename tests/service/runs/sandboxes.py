@@ -14,7 +14,7 @@ from typing import Any, Literal
 import psutil
 import pytest
 
-from warpcall_service.runs.one_shot import run_sandboxed
+from warpcall_service.runs.one_shot import run_one_shot
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 
@@ -68,7 +68,10 @@ def tried(
     os.environ["PYTHONPATH"] = ROOT
     try:
         answer = asyncio.run(
-            run_sandboxed(given, "tests.service.runs.attempt", request, limit_s, MAX_ANSWER_BYTES)
+            run_one_shot(
+                *(given, "tests.service.runs.attempt", request, limit_s, MAX_ANSWER_BYTES),
+                trusted=False,
+            )
         )
     finally:
         if before is None:

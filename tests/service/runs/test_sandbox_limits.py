@@ -17,7 +17,7 @@ from tests.service.runs.sandboxes import ROOT, bubblewraps, needs_bubblewrap, se
 from tests.suspended import suspend
 from tests.waiting import lives, until
 from warpcall_service.runs import cgroups
-from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed
+from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_one_shot
 
 pytestmark = needs_bubblewrap
 
@@ -151,6 +151,15 @@ def test_a_process_that_is_left_behind_ends_with_the_others(tmp_path: Path) -> N
     assert sleeping(left) == []
 
 
+def test_a_check_finds_nothing_of_the_one_before(tmp_path: Path) -> None:
+    code = "found = os.path.exists('/tmp/mark')\nopen('/tmp/mark', 'w').close()\nreturn found"
+    given = settings(tmp_path / "data")
+
+    found = [tried({"x": f"import os\n{code}"}, given)["x"] for _ in range(2)]
+
+    assert found == [["done", False]] * 2
+
+
 def sleeping(seconds: str) -> list[psutil.Process]:
     return [p for p in psutil.process_iter() if shows(p) == ["sleep", seconds]]
 
@@ -203,7 +212,7 @@ def test_all_of_it_ends_when_a_part_is_killed(
     others = reapers()  # of servers that other tests still use
 
     async def play() -> None:
-        run = run_sandboxed(given, "tests.service.runs.attempt", request, 60.0, 1000)
+        run = run_one_shot(given, "tests.service.runs.attempt", request, 60.0, 1000, trusted=False)
         running = asyncio.create_task(run)
         deadline = time.monotonic() + 30
         while sum("tests.service.runs.attempt" in line for line in seen.values()) < 4:

@@ -17,7 +17,7 @@ from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
 from warpcall_service.runs.events import CaseMeasured, RunEvent
 from warpcall_service.runs.messages import ProblemRequest, Task
-from warpcall_service.runs.one_shot import OneShotError, run_sandboxed
+from warpcall_service.runs.one_shot import OneShotError, run_one_shot
 from warpcall_service.runs.runner import Outcome, Run
 
 pytestmark = needs_bubblewrap
@@ -45,7 +45,7 @@ def check(folder: Path, source: str, limit_s: float = 60.0) -> dict[str, Any]:
     request: ProblemRequest = {"name": NAME, "source": source, "job": None, "limit_s": limit_s}
     given = settings(folder / "data", job_memory_bytes=1 << 30)
     text = json.dumps(request).encode()
-    answer = asyncio.run(run_sandboxed(given, MODULE, text, 120.0, MAX_ANSWER_BYTES))
+    answer = asyncio.run(run_one_shot(given, MODULE, text, 120.0, MAX_ANSWER_BYTES, trusted=False))
     found: dict[str, Any] = json.loads(answer)
     return found
 
