@@ -19,7 +19,6 @@ from warpcall import __version__
 from warpcall.errors import Problem
 from warpcall.jobs.results import why_no_verdict
 from warpcall_service.drawing import numbers
-from warpcall_service.drawing.compiled_templates import CompiledTemplates
 from warpcall_service.formats.compressed import Compressed, PartsCompressor, accepts_gzip
 from warpcall_service.http.caller import caller_of
 from warpcall_service.http.exchange import ClientGone, Exchange
@@ -137,7 +136,6 @@ def _environment() -> Environment:
     folder = str(files("warpcall_service.pages") / "templates")
     made = Environment(
         loader=FileSystemLoader(folder),
-        bytecode_cache=CompiledTemplates(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -170,7 +168,7 @@ def _environment() -> Environment:
 
 
 def load_templates() -> None:
-    """Load all templates. The first request for a page would wait for those that it needs."""
+    """Compile all templates. The first request for a page would wait for those that it needs."""
     environment = _environment()
     for name in environment.list_templates(["html"]):
         environment.get_template(name)
