@@ -54,20 +54,21 @@ class ArtefactFiles:
             raise
         return name
 
-    def open(self, name: str) -> int | None:
-        """A descriptor of a file; None if this server does not have it."""
+    def find(self, name: str) -> tuple[Path, os.stat_result] | None:
+        """The path of a file, and its status; None if this server does not have it."""
+        path = self._folder / name
         try:
-            return os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            return path, path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read(self, name: str, most: int) -> tuple[bytes, int] | None:
         """The first `most` bytes of a file, and its size; None if this server does not have it."""
-        fd = self.open(name)
-        if fd is None:
+        try:
+            with (self._folder / name).open("rb") as file:
+                return file.read(most), os.fstat(file.fileno()).st_size
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        with open(fd, "rb") as file:  # noqa: PTH123  # of a descriptor
-            return file.read(most), os.fstat(fd).st_size
 
     def remove(self, *names: str) -> None:
         """Delete files. What cannot be deleted is among `old` again."""

@@ -1,4 +1,4 @@
-"""Stores artefacts, opens their files, and deletes those that have expired.
+"""Stores artefacts, finds their files, and deletes those that have expired.
 
 A file is written first, and then its row, which names it. If the server is killed in between, the
 file has no row and is deleted by a later sweep. An artefact that cannot be stored gets a row with
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
@@ -158,34 +160,33 @@ class Artefacts:
         self._failures += 1
         return row.error
 
-    async def open(self, row: ArtefactRow) -> int:
-        """A descriptor of an artefact's file.
+    async def find(self, row: ArtefactRow) -> tuple[Path, os.stat_result]:
+        """The path of an artefact's file, and its status.
 
         Raises:
-            NotFound: there is no file.
+            NotFound: there is no file, or it has another size than its row says.
             OnOtherNode: another server has the file; the problem has its address.
             NodeGone: that server is gone, and the file with it unless it returns.
         """
         _check_stored(row)
-        fd = await asyncio.to_thread(self._files.open, row.file)
-        if fd is None:
+        found = await asyncio.to_thread(self._files.find, row.file)
+        if found is None:
             raise await self._absence(row)
-        return fd
+        _check_size(row, found[1].st_size)
+        return found
 
     async def read(self, row: ArtefactRow, most: int) -> bytes:
         """The first `most` bytes of an artefact's file.
 
         Raises:
-            NotFound: there is no file, or it has another size than its row says.
-            OnOtherNode, NodeGone: as `open`.
+            NotFound, OnOtherNode, NodeGone: as `find`.
         """
         _check_stored(row)
         found = await asyncio.to_thread(self._files.read, row.file, most)
         if found is None:
             raise await self._absence(row)
         content, nbytes = found
-        if nbytes != row.nbytes:
-            raise NotFound(f"the file of the artefact {row.name} is damaged", field="name")
+        _check_size(row, nbytes)
         return content
 
     async def _absence(self, row: ArtefactRow) -> Problem:
@@ -272,6 +273,11 @@ def _known(names: Sequence[str], session: Session) -> Sequence[str]:
 def _check_stored(row: ArtefactRow) -> None:
     if row.error:
         raise NotFound(f"the artefact {row.name} has no file: {row.error}", field="name")
+
+
+def _check_size(row: ArtefactRow, nbytes: int) -> None:
+    if nbytes != row.nbytes:
+        raise NotFound(f"the file of the artefact {row.name} is damaged", field="name")
 
 
 def file_name(*parts: str) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import StringConstraints
 from sqlalchemy.orm import Session
+from starlette import responses
 
 from warpcall.artefacts import ArtefactList
 from warpcall.errors import Forbidden, InvalidInput, NodeGone, NotFound, OnOtherNode, Unavailable
 from warpcall_service.artefacts import database
-from warpcall_service.artefacts.file_response import file_response
 from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
@@ -24,8 +24,32 @@ from warpcall_service.jobs import submissions
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
 from warpcall_service.store.artefact_table import ArtefactRow
+from warpcall_service.text import brief
 
 ArtefactName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+TAG = re.compile(r'(?:W/)?("[^"]*")')
+
+
+class ArtefactFile(responses.FileResponse):
+    """A file, or the range of it that the headers Range and If-Range ask for (RFC 9110)."""
+
+    chunk_size = 512 << 10
+    max_ranges = 1  # several are answered with the whole file
+
+    @classmethod
+    def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
+        """The range; none if it is not understood: a server may ignore such a header.
+
+        Raises:
+            RangeNotSatisfiable: the range begins behind the end of the file.
+        """
+        try:
+            return super()._parse_range_header(http_range, file_size)
+        except responses.MalformedRangeHeader:
+            return []
+        except responses.RangeNotSatisfiable:
+            raise RangeNotSatisfiable(brief(http_range), file_size) from None
 
 
 def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
@@ -60,17 +84,23 @@ def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
         and 410 if that server is gone. `HEAD` is answered with the same headers and no body.
         """
         row = await jobs.read(caller, _found, caller, id, name)
-        fd = await artefacts.open(row)
-        if os.fstat(fd).st_size != row.nbytes:
-            os.close(fd)
-            raise NotFound(f"the file of the artefact {row.name} is damaged", field="name")
-        return file_response(
-            request,
-            fd,
-            name=row.name,
-            nbytes=row.nbytes,
-            sha256=row.sha256,
+        path, status = await artefacts.find(row)
+        tag = f'"{row.sha256}"'
+        headers = {
+            "etag": tag,
+            "cache-control": "private, no-cache",
+            # For a reader who opens the saved file by the server's address all the same.
+            "content-security-policy": "default-src 'none'; sandbox",
+        }
+        known = request.headers.get("if-none-match", "")
+        if known.strip() == "*" or tag in TAG.findall(known):
+            return Response(status_code=304, headers=headers)
+        return ArtefactFile(
+            path,
+            headers=headers,
             media_type=row.media_type,
+            filename=UNSAFE.sub("-", row.name),
+            stat_result=status,
         )
 
     @router.delete(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -28,6 +31,7 @@ from warpcall_service.artefacts.service import NewArtefact
 from warpcall_service.store.artefact_table import ArtefactRow
 
 CONTENT = bytes(range(256)) * 8000  # several pieces
+LARGE = bytes(range(256)) * 48_000  # more than the buffers of sockets hold
 MARKUP = "<img src=x onerror=alert(1)>"
 TRACE = NewArtefact(
     name="trace.json", kind="note", media_type="application/json", position=1, implementation=MARKUP
@@ -36,12 +40,13 @@ TRACE = NewArtefact(
 
 @dataclass(frozen=True)
 class Lab:
-    """A server, keys of users, and two jobs of alice's: all may read `open`, others not `secret`."""
+    """A server, keys of users, and jobs of alice's: all may read `open`, others not `secret`."""
 
     server: Server
     keys: dict[str, str]
     open: str
     secret: str
+    large: str
     folder: Path
 
     def http(self, user: str) -> httpx.Client:
@@ -51,6 +56,11 @@ class Lab:
         with self.http("alice") as http:
             return http.get(f"/v1/jobs/{self.open}/artefacts/{name}", headers=headers)
 
+    def files_open(self) -> int:
+        """The artefacts that the server has open."""
+        opened = psutil.Process(self.server.process.pid).open_files()
+        return sum("/artefacts/" in file.path for file in opened)
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
@@ -59,9 +69,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     keys = {user: database.key(user, "bench") for user in ("alice", "bob")}
     keys |= {"caller": database.key("caller"), "root": database.key("root", "admin")}
     store = database.store()
-    jobs = [finished(store, "alice", 2), finished(store, "alice", 2, private=True)]
+    jobs = [finished(store, "alice", 2, private=private) for private in (False, True, True)]
     here = keeping(database, store)
-    for job in jobs:
+    large = NewArtefact(name="large.bin", kind="note", media_type="x/y")
+    assert here.add(jobs[2], LARGE, large) == ""
+    for job in jobs[:2]:
         assert here.add(job, CONTENT, TRACE) == ""
         assert here.add(job, b"hello") == ""
     here.add(jobs[0], bytes(17 << 20), NewArtefact(name="large", kind="note", media_type="x/y"))
@@ -75,7 +87,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     here.artefacts._threads.close()
     store.close()
     with running_server(database.settings) as server:
-        yield Lab(server, keys, jobs[0], jobs[1], folder)
+        yield Lab(server, keys, jobs[0], jobs[1], jobs[2], folder)
 
 
 def test_a_job_lists_its_files_and_what_could_not_be_stored(lab: Lab) -> None:
@@ -235,6 +247,41 @@ def test_metrics_tell_the_bytes(lab: Lab) -> None:
 
     assert found["warpcall_artefact_bytes"] >= 2 * len(CONTENT)
     assert found["warpcall_artefact_failures_total"] == 0
+
+
+@contextlib.contextmanager
+def halted(lab: Lab) -> Iterator[socket.socket]:
+    """A download whose client has stopped to read. It has no room for the file."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(30)
+        sock.connect(("127.0.0.1", lab.server.port))
+        path = f"/v1/jobs/{lab.large}/artefacts/large.bin"
+        key = lab.keys["alice"]
+        head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n"
+        sock.sendall(head.encode())
+        assert sock.recv(12) == b"HTTP/1.1 200"
+        until(lambda: lab.files_open() == 1)
+        yield sock
+
+
+def test_a_download_that_ends_early_leaves_no_open_file(lab: Lab) -> None:
+    with halted(lab):
+        pass
+
+    until(lambda: lab.files_open() == 0)
+
+
+def test_a_file_that_is_deleted_while_it_is_sent_arrives_whole(lab: Lab) -> None:
+    with halted(lab) as sock, lab.http("alice") as http:
+        assert http.delete(f"/v1/jobs/{lab.large}/artefacts/large.bin").status_code == 204
+        received = b""
+        while len(received) < len(LARGE):
+            received += sock.recv(1 << 20)
+        again = http.get(f"/v1/jobs/{lab.large}/artefacts/large.bin")
+
+    assert received.endswith(LARGE)
+    assert again.status_code == 404
 
 
 def test_a_file_that_is_damaged_is_not_sent(lab: Lab) -> None:
