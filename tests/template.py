@@ -7,8 +7,7 @@
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
 which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards. What runs in a
-sandbox is started with exec, and so are upload processes, in which Triton interprets kernels, and
-the JSON process: its limit of addresses has no room for torch.
+sandbox is started with exec, and so are upload processes, in which Triton interprets kernels.
 """
 
 from __future__ import annotations

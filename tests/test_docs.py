@@ -34,7 +34,15 @@ from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
 from warpcall_service.calls import programs
-from warpcall_service.formats import flat_json, json_messages, media_types, multipart, npy, params
+from warpcall_service.formats import (
+    flat_json,
+    json_reader,
+    media_types,
+    multipart,
+    npy,
+    params,
+    responses,
+)
 from warpcall_service.http import connection, decompress, parsing, problems
 from warpcall_service.http import server as http_server
 from warpcall_service.jobs import read_admission
@@ -288,7 +296,9 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         f"brackets, {wire.MAX_COMMAS} commas, {wire.MAX_DIGITS} digits of an integer",
         "header of a `.npy` file": f"{npy.MAX_HEADER_BYTES >> 10} KiB, {npy.MAX_TOKENS} words and "
         "signs, version 1.0 or 2.0",
-        "a JSON body without the values of its tensors": f"{json_messages.MAX_HEAD_BYTES >> 10} KiB",
+        "`[` and `{` in the JSON of a call": f"{json_reader.MAX_BRACKETS}",
+        "values in the parameters of a JSON body": f"{json_reader.MAX_PARAM_VALUES}",
+        "lists in a JSON response": f"{responses.MAX_LISTS}",
         "members of a JSON object": f"{params.MAX_MEMBERS}",
         "a compressed body, beyond its first MiB": f"{decompress.MAX_RATIO} times its bytes",
         "tensors in a body": f"{wire.MAX_TENSORS}",

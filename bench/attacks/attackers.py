@@ -34,7 +34,7 @@ UPLOAD_BYTES = 8 << 20  # of a slow call
 UPLOAD_PIECE_BYTES = 16 << 10  # of it, each UPLOAD_PAUSE_S
 UPLOAD_PAUSE_S = 1.0
 ANSWER_BYTES = 4 << 20  # of an answer that is read slowly, or not at all
-MAX_JSON_BYTES = 2 << 20  # a server takes no more by default
+MAX_JSON_BYTES = 512 << 10  # a server takes no more
 
 Attack = Callable[["Connection"], Awaitable[None]]
 

@@ -194,30 +194,6 @@ def _memory_noted(server: Server, result: Result) -> Iterator[None]:
         thread.join()
 
 
-def start_json_process(port: int, key: str) -> None:
-    """Make a call of large JSON: the sockets of the process that reads it are then there before.
-
-    Raises:
-        ConnectionError: it was not answered well.
-    """
-    count = 20_000
-    entry = {"dtype": "U8", "shape": [count], "data": [1] * count}
-    body = json.dumps({"inputs": {"x": entry}}).encode()
-    fields = (
-        "POST /v1/kernels/permute?dims=0 HTTP/1.1",
-        "Host: localhost",
-        "Connection: close",
-        f"Authorization: Bearer {key}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    )
-    with socket.create_connection(("127.0.0.1", port), 60) as sock:
-        sock.sendall("\r\n".join(fields).encode() + b"\r\n\r\n" + body)
-        came = b"".join(iter(lambda: sock.recv(65536), b""))
-    if not came.startswith(b"HTTP/1.1 200"):
-        raise ConnectionError(f"the server answered {came[:200]!r}")
-
-
 def unreleased(server: Server, key: str, descriptors: int) -> str:
     """What is still taken RELEASE_S after the attackers left; empty if nothing is.
 
@@ -272,7 +248,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kinds = given.only or list(ATTACKS)
         with running_server(settings) as server:
             summary |= describe(server)
-            start_json_process(server.port, keys["b"])
             before = held(server.process.pid)["socket"]
             summary["idle_mb"] = round(memory_of(server.process.pid).http_rest / 2**20)
             result = measure(server, keys, given.seconds, given.connections, kinds)

@@ -124,11 +124,19 @@ def _json(nbytes: int) -> Iterator[Hostile]:
     yield Hostile("JSON values F64", CALL, (JSON, answer), data(b"0", "F64"))
     yield Hostile("JSON values F32", CALL, (JSON, answer), data(b"0.123456", "F32"))
     yield Hostile("JSON values [0]", CALL, (JSON,), data(b"[0]", "F32"))
+    yield Hostile("JSON values 1e1", CALL, (JSON,), data(b"1e1", "F32"))
+    yield Hostile("JSON values 1e1 x 8", CALL, (JSON,), data(b"1e1", "F32"), copies=8)
+    members = b",".join([b'{"a":1,"b":1,"c":1,"d":1}'] * 16_000)
+    yield Hostile("JSON objects in limits", CALL, (JSON,), b'{"params":{"dims":[%b]}}' % members)
+    nested = b'{"params":{"a":{"b":[%b]}}}' % b",".join([b"1e1"] * 16_000)
+    yield Hostile("JSON params in limits", CALL, (JSON,), nested)
     yield Hostile("JSON 60 KiB {},{}  x 32", CALL, (JSON,), params(b"{}")[: 60 * KIB], copies=32)
-    count = nbytes // 2
-    tensor = {"x": {"dtype": "F8_E5M2", "shape": [count], "data_offsets": [0, count]}}
-    body = _safetensors(json.dumps(tensor).encode()) + b"\1" * count
-    yield Hostile("JSON answer", CALL, (SAFETENSORS, answer), body)
+    for name, shape in {"": [nbytes], " of lists": [nbytes, 1]}.items():
+        tensor = {"x": {"dtype": "F8_E5M2", "shape": shape, "data_offsets": [0, nbytes]}}
+        body = _safetensors(json.dumps(tensor).encode()) + b"\1" * nbytes
+        call = CALL + ",1" * (len(shape) - 1)
+        yield Hostile(f"JSON answer{name}", call, (SAFETENSORS, answer), body)
+        yield Hostile(f"JSON answer{name} x 8", call, (SAFETENSORS, answer), body, copies=8)
 
 
 def _infer(nbytes: int) -> Iterator[Hostile]:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.attacks.hostile_requests import KIB, MIB, Hostile, requests
+from bench.attacks.hostile_requests import KIB, Hostile, requests
 from bench.attacks.watched_server import Longest
 from bench.machine import describe
 from demo.server import running_server
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.attacks.loop_stalls", description=__doc__
     )
-    parser.add_argument("--json-bytes", type=int, default=2 * MIB, help="size of JSON bodies")
+    parser.add_argument("--json-bytes", type=int, default=512 * KIB, help="size of JSON bodies")
     parser.add_argument(
         "--header-bytes", type=int, default=128 * KIB, help="of safetensors headers"
     )

@@ -23,7 +23,6 @@ from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
 from warpcall_service.compile_reports.routes import compile_reports
 from warpcall_service.compile_reports.service import CompileReports
-from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.forms.routes import forms
 from warpcall_service.gateway import Gateway
 from warpcall_service.http.access_log import Answered, log_request
@@ -63,7 +62,6 @@ def create_app(
     engine: LocalEngine,
     account_sync: AccountSync,
     job_service: JobService,
-    json: JsonPool,
     implementations: ImplementationService,
     problems: ProblemService,
     checks: Checks,
@@ -79,7 +77,6 @@ def create_app(
     Args:
         account_sync: has the authenticator of requests, and the counter of usage.
         job_service: accepts benchmark jobs.
-        json: reads and writes the JSON of calls.
         implementations: stores and lists what jobs can time.
         problems: stores and lists ops of users, which jobs can measure.
         checks: has the metrics of checks of sources.
@@ -105,7 +102,7 @@ def create_app(
             log_metric(),
         ]
     )
-    uploads = Uploads(settings, engine, json)
+    uploads = Uploads(settings, engine)
     usage_counter = account_sync.usage_counter
 
     def record(request: Answered, seconds: float) -> None:

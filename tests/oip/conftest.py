@@ -18,7 +18,6 @@ from tests.service.databases import Database
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
     "WARPCALL_MAX_BODY_BYTES": "32MiB",
-    "WARPCALL_MAX_JSON_BYTES": "4MiB",
     "WARPCALL_BODY_TIMEOUT_S": "2",
     "WARPCALL_USER_MAX_SHARED_BYTES": "64MiB",
 }

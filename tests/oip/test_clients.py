@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ VARIANTS = [
     *(("triton", variant) for variant in ("async-binary", "async-json")),
     *(("kserve", variant) for variant in ("kserve-binary", "kserve-json")),
 ]
+MAX_JSON_VALUES = (512 << 10) // 25  # a float64 takes up to 25 characters
 Calls = list[tuple[Op, Case, dict[str, Any]]]
 
 
@@ -72,6 +74,10 @@ def _described(tensor: Tensor) -> dict[str, Any]:
     return {"datatype": datatype, "shape": list(tensor.shape), "nbytes": tensor.nbytes}
 
 
+def _values(tensors: list[dict[str, Any]]) -> int:
+    return sum(math.prod(tensor["shape"]) for tensor in tensors)
+
+
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
@@ -91,6 +97,8 @@ def test_an_unmodified_client_gets_every_case_right(
     folder, every = calls
     if client == "kserve":  # it has no BF16, and writes null in JSON for what is not finite
         every = [found for found in every if "BF16" not in json.dumps(found[2])]
+    if "json" in variant:  # as text the inputs must have at most `max_json_bytes`
+        every = [found for found in every if _values(found[2]["inputs"]) <= MAX_JSON_VALUES]
     if variant == "kserve-json":
         every = [found for found in every if found[2]["finite"]]
     (folder / "calls.json").write_text(json.dumps([call for _, _, call in every]))

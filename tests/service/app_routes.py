@@ -18,7 +18,6 @@ from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.compile_reports.service import CompileReports
-from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.monitors.service import MonitorService
@@ -73,7 +72,6 @@ async def services(folder: Path) -> AsyncIterator[Services]:
     jobs = JobService(
         settings, engine, store, modules, sandbox, checks, usage, membership, artefacts
     )
-    json = JsonPool(1 << 20)
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
     reports = CompileReports(settings, engine, store, sandbox, checks)
@@ -83,7 +81,6 @@ async def services(folder: Path) -> AsyncIterator[Services]:
         engine,
         account_sync,
         jobs,
-        json,
         implementations,
         problems,
         checks,
@@ -104,7 +101,6 @@ async def services(folder: Path) -> AsyncIterator[Services]:
         reports.close()
         await jobs.stop()
         await artefacts.stop()
-        json.close()
 
 
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:

@@ -17,7 +17,6 @@ from warpcall_service.store.database import Store
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
     "WARPCALL_MAX_BODY_BYTES": "32MiB",
-    "WARPCALL_MAX_JSON_BYTES": "4MiB",
     "WARPCALL_BODY_TIMEOUT_S": "1",
     "WARPCALL_QUEUE_TIMEOUT_S": "0.5",
 }

@@ -15,7 +15,7 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.calls.quick import QuickCalls
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
-from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
+from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import accepted
 from warpcall_service.formats.responses import Format, SafetensorsFormat
 from warpcall_service.http.body import Body
@@ -23,7 +23,7 @@ from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.fair_semaphore import copy_in_chunks
+from warpcall_service.lanes.fair_semaphore import FairSemaphore, copy_in_chunks
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -43,6 +43,7 @@ class Calls:
         self.uploads = uploads
         self._quick = quick
         self._formats = responses.formats(settings.max_json_bytes)
+        self._json_semaphore = FairSemaphore(1)
 
     async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Respond to a call of the op `name`.
@@ -134,7 +135,7 @@ class Calls:
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
         """Writes JSON for the response of a call; a long text is written into the arena."""
         allocate = functools.partial(self._allocate, exchange, upload)
-        return JsonWriter(self.uploads.json, exchange.caller.name, allocate)
+        return JsonWriter(self._json_semaphore, exchange.caller.name, allocate)
 
     async def _allocate(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(

@@ -12,7 +12,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import multipart, params
-from warpcall_service.formats.json_pool import INLINE_BYTES, JsonPool
+from warpcall_service.formats.json_reader import INLINE_BYTES, JsonReader
 from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
@@ -100,10 +100,10 @@ class Uploads:
         json_semaphore: held while a large JSON body is parsed and copied.
     """
 
-    def __init__(self, settings: Settings, engine: LocalEngine, json: JsonPool) -> None:
+    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
-        self.json = json
+        self.json = JsonReader()
         self.json_semaphore = FairSemaphore(MAX_LARGE_JSON_CALLS)
 
     async def read_call(

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from warpcall_service.formats import json_values
 from warpcall_service.formats.params import Params, check_entries, from_json
 from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.text import brief
+
+WHAT = "body"  # in messages
 
 CODES = {dtype.name: dtype.code for dtype in DTYPES}
 
@@ -50,7 +53,11 @@ def decode(text: bytes) -> JsonCall:
         InvalidInput: the body is not such an object; the message names the tensor or member at
         fault.
     """
-    body = from_json(text, "body")
+    return check_call(from_json(text, WHAT))
+
+
+def check_call(body: Mapping[str, Any]) -> JsonCall:
+    """Check a parsed body; raises as `decode`."""
     for member in body:
         if member not in ("inputs", "params"):
             raise InvalidInput(

@@ -7,8 +7,11 @@ nested as the shape says, or flat; output is nested.
 
 from __future__ import annotations
 
+import json
 import math
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+from operator import mul
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +23,8 @@ from warpcall.wire import TensorInfo
 from warpcall_service.text import brief
 
 NUMPY_DTYPES = numpy_dtypes()
+
+PIECE_COST = 4096  # values and lists whose text is written at once
 
 Array = npt.NDArray[Any]
 
@@ -36,8 +41,7 @@ def to_array(data: object, info: TensorInfo) -> Array:
     """
     if isinstance(data, np.ndarray):
         return data
-    shape = (*info.shape, 2) if info.dtype == "C64" else info.shape
-    leaves = _leaves(data, shape, info)
+    leaves = _leaves(data, _json_shape(info), info)
     kinds = set(map(type, leaves))
     if info.dtype == "BOOL":
         _refuse(kinds - {bool}, "true or false", leaves, info)
@@ -52,30 +56,74 @@ def to_array(data: object, info: TensorInfo) -> Array:
     return _floats(cast("list[float]", leaves), _number_dtype(info), info)
 
 
-def of_bytes(data: memoryview, info: TensorInfo) -> Array:
-    """A flat array over the bytes of the tensor `info`; a complex number is two elements."""
-    return np.frombuffer(data, _number_dtype(info))
+def pieces(data: memoryview, info: TensorInfo, separators: tuple[str, str]) -> Iterator[str]:
+    """The JSON text of the tensor with these bytes, in pieces that take some 1 ms each.
 
+    The text is nested lists, or a plain value if the tensor has no dimensions. A tensor without
+    elements is an empty list: a shape such as (2^40, 0) would be nested into more lists than there is
+    memory for.
 
-def to_json(data: memoryview, info: TensorInfo) -> Any:
-    """Convert the bytes of a tensor to nested lists, or to a plain value if it has no dimensions.
-
-    A tensor without elements is an empty list: a shape such as (2^40, 0) would be nested into more
-    lists than there is memory for.
+    Args:
+        separators: as of `json.dumps`.
     """
     if not data:
-        return []
-    if info.dtype == "BOOL" or info.dtype in _INTEGERS:
-        return np.frombuffer(data, NUMPY_DTYPES[info.dtype]).reshape(info.shape).tolist()
-    shape = (*info.shape, 2) if info.dtype == "C64" else info.shape
-    numbers = np.frombuffer(data, _number_dtype(info)).astype(np.float64)
+        yield "[]"
+        return
+    dtype = NUMPY_DTYPES[info.dtype] if info.dtype == "BOOL" else _number_dtype(info)
+    values = np.frombuffer(data, dtype).reshape(_json_shape(info))
+    row_costs: list[int] = []
+    cost = 1
+    for size in reversed(values.shape):
+        row_costs.insert(0, cost)
+        cost = 1 + size * cost
+    yield from _pieces(values, row_costs, separators, "", "")
+
+
+def list_count(info: TensorInfo) -> int:
+    """The number of lists in the JSON of a tensor."""
+    shape = _json_shape(info)
+    return sum(accumulate(shape[:-1], mul, initial=1)) if info.nbytes and shape else 1
+
+
+def _pieces(
+    values: Array, row_costs: Sequence[int], separators: tuple[str, str], before: str, behind: str
+) -> Iterator[str]:
+    """The text of an array with elements, between two others.
+
+    Args:
+        row_costs: for each dimension, how many values and lists one of its entries is.
+    """
+    if not row_costs or row_costs[0] * len(values) <= PIECE_COST:
+        yield before + json.dumps(_lists(values), separators=separators) + behind
+        return
+    rows = max(1, PIECE_COST // row_costs[0])
+    for begin in range(0, len(values), rows):
+        block = values[begin : begin + rows]
+        start = separators[0] if begin else before + "["
+        end = "]" + behind if begin + rows >= len(values) else ""
+        if len(block) == 1:
+            yield from _pieces(block[0], row_costs[1:], separators, start, end)
+        else:
+            yield start + json.dumps(_lists(block), separators=separators)[1:-1] + end
+
+
+def _lists(values: Array) -> Any:
+    """The values of an array as `json.dumps` takes them."""
+    if values.dtype.kind in "biu":
+        return values.tolist()
+    numbers = values.astype(np.float64)
     if np.isfinite(numbers).all():
-        return numbers.reshape(shape).tolist()
+        return numbers.tolist()
     words = numbers.astype(object)
     words[np.isnan(numbers)] = "NaN"
     words[np.isposinf(numbers)] = "Infinity"
     words[np.isneginf(numbers)] = "-Infinity"
-    return words.reshape(shape).tolist()
+    return words.tolist()
+
+
+def _json_shape(info: TensorInfo) -> tuple[int, ...]:
+    """The shape of a tensor's lists; a complex number is a list of two."""
+    return (*info.shape, 2) if info.dtype == "C64" else info.shape
 
 
 def _number_dtype(info: TensorInfo) -> np.dtype[Any]:
@@ -84,7 +132,7 @@ def _number_dtype(info: TensorInfo) -> np.dtype[Any]:
 
 
 def _leaves(data: object, shape: tuple[int, ...], info: TensorInfo) -> list[object]:
-    if isinstance(data, list) and not any(isinstance(entry, list) for entry in data):
+    if isinstance(data, list) and list not in set(map(type, data)):
         count = math.prod(shape)
         if len(data) != count:
             raise InvalidInput(

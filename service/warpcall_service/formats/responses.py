@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import TooLarge, UnsupportedMedia
-from warpcall_service.formats import npy
-from warpcall_service.formats.json_messages import Hole
-from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
+from warpcall_service.formats import json_values, npy
+from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import JSON, Media
 from warpcall_service.lanes.plan import Plan
+
+MAX_LISTS = 1 << 20  # of one JSON response; a tensor of shape (n, 1, 1, 1) has 3 n + 1
 
 StoredTensors = Mapping[str, Mapping[str, Any]]  # descriptions by output
 NO_TENSORS: StoredTensors = {}
@@ -112,6 +113,13 @@ class JsonFormat:
                 f"{plan.output_nbytes}; ask for {wire.MEDIA_TYPE}",
                 field="accept",
             )
+        count = sum(map(json_values.list_count, plan.outputs))
+        if count > MAX_LISTS:
+            raise TooLarge(
+                f"a JSON response holds at most {MAX_LISTS} lists, {plan.op} gives tensors of "
+                f"shapes that make {count}; ask for {wire.MEDIA_TYPE}",
+                field="accept",
+            )
 
     async def write(
         self,
@@ -125,8 +133,7 @@ class JsonFormat:
             for info in plan.outputs
         }
         document = {"outputs": tensors, "stored": stored} if stored else {"outputs": tensors}
-        holes = [Hole(("outputs", info.name), info) for info in plan.outputs]
-        return await writer.write(document, holes, outputs)
+        return await writer.write(document, plan.outputs, outputs)
 
 
 def formats(max_json_bytes: int) -> Mapping[Media, Format]:

@@ -16,7 +16,7 @@ import numpy as np
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads
 from warpcall_service.formats import json_values, oip_request
-from warpcall_service.formats.json_pool import INLINE_BYTES
+from warpcall_service.formats.json_reader import INLINE_BYTES
 from warpcall_service.formats.oip_request import InferRequest, RequestInput
 from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body

@@ -10,8 +10,7 @@ from typing import Any
 from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
-from warpcall_service.formats.json_messages import Hole
-from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
+from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
 from warpcall_service.formats.oip_request import InferRequest, RequestedOutput, Span
 from warpcall_service.http.problems import Headers
 from warpcall_service.lanes.fair_semaphore import copy_in_chunks
@@ -76,7 +75,7 @@ class InferResponse:
             outputs: the output region. Binary outputs are moved together in it, over others.
         """
         entries: list[dict[str, Any]] = []
-        holes: list[Hole] = []
+        written: list[TensorInfo] = []
         binary: list[TensorInfo] = []
         for info in plan.outputs:
             wanted = self._wanted(info.name)
@@ -100,14 +99,13 @@ class InferResponse:
                 }
             else:
                 shape = (math.prod(info.shape),)
-                flat = TensorInfo(info.name, info.dtype, shape, info.begin, info.end)
-                holes.append(Hole(("outputs", len(entries)), flat))
+                written.append(TensorInfo(info.name, info.dtype, shape, info.begin, info.end))
                 entry["data"] = None
             entries.append(entry)
         response = {"model_name": plan.op, "model_version": VERSION, "outputs": entries}
         if self.request.id is not None:
             response["id"] = self.request.id
-        document = await writer.write(response, holes, outputs, compact=True)
+        document = await writer.write(response, written, outputs, compact=True)
         if not binary:
             return [(b"content-type", b"application/json")], document
         data = _together(binary, outputs)

@@ -22,7 +22,6 @@ from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.drawing.sources import load_highlighter
-from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, listen_shared, url_of
 from warpcall_service.http.server import HttpServer
@@ -82,7 +81,6 @@ async def serve_lanes(
     await membership.start()
     monitors = MonitorService(settings, job_service)
     monitors.start()
-    json = JsonPool(int(settings.max_json_bytes))
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
     reports = CompileReports(settings, engine, store, sandbox, checks)
@@ -92,7 +90,6 @@ async def serve_lanes(
             engine,
             account_sync,
             job_service,
-            json,
             implementations,
             problems,
             checks,
@@ -158,7 +155,6 @@ async def serve_lanes(
         await membership.stop()
         await modules.stop()
         await engine.stop()
-        json.close()
         await account_sync.stop()
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from warpcall.wire import TensorInfo
 from warpcall_service.calls.upload import Uploads
-from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.lanes import fair_semaphore
 from warpcall_service.lanes.arena import Arena
 from warpcall_service.lanes.plan import Plan
@@ -72,7 +71,7 @@ def test_a_client_that_leaves_while_its_tensors_are_copied_leaves_no_memory_allo
     async def read() -> tuple[int, int]:
         engine = Engine()
         settings = Settings.load()
-        uploads = Uploads(settings, cast(Any, engine), JsonPool(1 << 20))
+        uploads = Uploads(settings, cast(Any, engine))
         exchange = SimpleNamespace(
             headers={b"content-type": b"application/json"}, scope={"query_string": b""}
         )

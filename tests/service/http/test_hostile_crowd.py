@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.attacks.attackers import ATTACKS
-from bench.attacks.hostile import Result, measure, start_json_process, unreleased
+from bench.attacks.hostile import Result, measure, unreleased
 from bench.descriptors import held
 from bench.fairness import new_keys
 from tests.servers import running_server
@@ -26,7 +26,6 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
     seconds = pytestconfig.getoption("--hostile-seconds")
 
     with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(tmp_path)}) as server:
-        start_json_process(server.port, keys["b"])
         before = held(server.process.pid)["socket"]
         result = measure(server, keys, seconds, connections, list(ATTACKS))
         if result.slow() and not result.wrong():

@@ -30,6 +30,7 @@ PATIENCE_S = 60.0
 until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
 REQUESTS = 800  # their responses are more than the sockets hold while nobody reads
 NBYTES = 12 * MIB
+JSON_NBYTES = 512 << 10
 RATE = MIB
 PIECE_BYTES = 32 << 10  # each PAUSE_S: enough progress, and far less than RATE
 PAUSE_S = 0.1
@@ -38,7 +39,6 @@ SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
     "WARPCALL_BODY_TIMEOUT_S": str(TIMEOUT_S),
     "WARPCALL_MIN_RATE_BYTES_PER_S": str(RATE),
-    "WARPCALL_MAX_JSON_BYTES": "16MiB",
 }
 WAITING = 'warpcall_lane_arena_waiting{lane="cpu"}'
 USED = 'warpcall_lane_arena_used{lane="cpu"}'
@@ -48,7 +48,7 @@ DATA = os.urandom(NBYTES)  # random, so that compression does not shorten it
 INFER_BODY, INFER_LENGTH = packed(
     {
         "inputs": [binary("x", np.frombuffer(DATA, np.uint8), "UINT8")],
-        "parameters": {"dims": "0"},
+        "parameters": {"dims": "0", "binary_data_output": True},
     },
     DATA,
 )
@@ -70,11 +70,11 @@ Upload = tuple[str, str, Mapping[str, str], bytes]
 UPLOADS: dict[str, Upload] = {
     "safetensors": ("POST", f"{PERMUTE}?dims=0", {"Content-Type": SAFETENSORS}, X + DATA),
     "a form": ("POST", PERMUTE, {"Content-Type": "multipart/form-data; boundary=b"}, FORM),
-    "JSON": ("POST", PERMUTE, {"Content-Type": JSON}, b" " * NBYTES),
+    "JSON": ("POST", PERMUTE, {"Content-Type": JSON}, b" " * JSON_NBYTES),
     "a stored tensor": ("PUT", "/v1/tensors/x", {"Content-Type": SAFETENSORS}, X + DATA),
     "a program": ("POST", "/v1/programs", {"Content-Type": SAFETENSORS}, IN_PROGRAM + DATA),
     "an inference request": ("POST", INFER, INFER_LENGTH, INFER_BODY),
-    "an inference request in JSON": ("POST", INFER, {}, b" " * NBYTES),
+    "an inference request in JSON": ("POST", INFER, {}, b" " * JSON_NBYTES),
     "a compressed one": (
         "POST",
         INFER,
@@ -114,11 +114,12 @@ def start(method: str, path: str, headers: Mapping[str, str]) -> bytes:
 def trickle(sock: socket.socket, body: bytes, *, chunked: bool) -> str:
     """Send a body slowly until there is a response, and return the response."""
     at = 0
+    nbytes = min(PIECE_BYTES, len(body) // 64)  # short bodies must last for longer than TIMEOUT_S
     deadline = time.monotonic() + PATIENCE_S
     while not select.select([sock], [], [], PAUSE_S)[0]:
         assert time.monotonic() < deadline, "there is no answer"
         assert at < len(body), "the whole body was taken"
-        piece = body[at : at + PIECE_BYTES]
+        piece = body[at : at + nbytes]
         at += len(piece)
         sock.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
     data = b""
