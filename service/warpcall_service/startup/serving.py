@@ -167,27 +167,22 @@ def load_pages() -> None:
 def open_store(settings: Settings) -> tuple[Store, Snapshot]:
     """Open the database, migrate it to the current schema, and read its keys.
 
-    If there is no database yet and none can be created, there are no keys: calls work without a
-    database, and the log says so. A database that exists and cannot be read may hold keys, so the
-    server does not start. Nor does it if the marker file says that there were keys and there are none.
+    The server does not start if it cannot read the database, which may hold keys, or cannot write
+    it. Nor does it if the marker file says that there were keys and there are none.
     """
     marker = KeysMarker(settings.data_dir)
     url = settings.database_url
     try:
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
-    except StoreError as error:
-        raise ServerError(error.reason) from None
-    if not store.exists:
-        marker.check(Snapshot(), store.label)  # before `migrate` creates an empty database
-    try:
+        if store.exists:
+            store.check_writable()
+        else:
+            marker.check(Snapshot(), store.label)  # before `migrate` creates an empty database
         store.migrate()
         with store.read() as session:
             keys = users.snapshot(session, Snapshot())
     except StoreError as error:
-        if store.exists:
-            raise ServerError(error.reason) from None
-        log.error("%s; until it can, there are no keys, and usage is not saved", error.reason)
-        return store, Snapshot()
+        raise ServerError(error.reason) from None
     marker.check(keys, store.label)
     marker.keep(keys)
     return store, keys

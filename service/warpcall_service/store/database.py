@@ -5,10 +5,9 @@ All functions here block. The server therefore uses them in threads, and never w
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,7 +30,9 @@ MIGRATION_LOCK = 0x77617270  # key of a PostgreSQL advisory lock: the bytes of "
 # The first characters of the error codes of SQLite and PostgreSQL, and what they mean.
 _MEANINGS = {
     "SQLITE_FULL": "the disk is full",
+    "SQLITE_IOERR_SHMSIZE": "the disk is full",  # a file beside the database could not be made
     "53100": "the disk is full",
+    "SQLITE_READONLY_DIRECTORY": "its folder is read-only, and SQLite must make files there",
     "SQLITE_READONLY": "it is read-only",
     "25006": "it is read-only",
     "SQLITE_CANTOPEN": "its file cannot be opened or made",
@@ -105,10 +106,7 @@ class Store:
         self._engine = sa.create_engine(
             "sqlite://", creator=self._open, poolclass=sa.QueuePool, pool_size=1, max_overflow=14
         )
-        sa.event.listen(self._engine, "connect", self._note_file)
-        sa.event.listen(self._engine, "checkout", self._check_file)
         sa.event.listen(self._engine, "begin", _begin)
-        sa.event.listen(self._engine, "checkin", _forget_immutable)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -175,6 +173,16 @@ class Store:
                 command.upgrade(config, "head")
         return True
 
+    def check_writable(self) -> None:
+        """Write to a SQLite file, without a change. A PostgreSQL is not checked.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        if self.path is not None:
+            with self.write() as session:
+                session.connection().exec_driver_sql("PRAGMA user_version = 0")
+
     @property
     def exists(self) -> bool:
         """Whether the database exists, or may exist; always true for PostgreSQL."""
@@ -226,67 +234,16 @@ class Store:
             ) from None
 
     def _open(self) -> sqlite3.Connection:
-        """Connect to the file, which must exist.
-
-        In WAL mode SQLite needs two more files beside the database. If they cannot be created,
-        because the disk is read-only or full, and the write-ahead log is empty, the database file
-        alone is opened for reading.
-        """
-        name = quote(str(self.path))
-        connection = _connect(f"file:{name}?mode=rw")
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        except sqlite3.OperationalError as error:
-            connection.close()
-            code = getattr(error, "sqlite_errorname", "")
-            if code.startswith("SQLITE_BUSY") or not self.exists or self._has_log():
-                raise
-            connection = _connect(f"file:{name}?mode=ro&immutable=1", _Immutable)
-        except BaseException:
-            connection.close()
-            raise
+        """Connect to the file, which must exist: no empty one is made in place of a lost one."""
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode=rw",
+            uri=True,
+            timeout=WAIT_S,
+            isolation_level=None,  # `_begin` starts each transaction
+            check_same_thread=False,  # the pool gives it to one thread at a time
+        )
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
-
-    def _note_file(self, _: object, record: Any) -> None:
-        record.info["file"] = self._identity()
-
-    def _check_file(self, _: object, record: Any, __: object) -> None:
-        """Refuse a connection to a file that was deleted or replaced: its writes would be lost.
-
-        The pool then opens the file that is at the path now.
-        """
-        if record.info["file"] != self._identity():
-            raise sa.exc.DisconnectionError("the file of the database was replaced")
-
-    def _identity(self) -> tuple[int, int] | None:
-        """Device and inode of the file at the path. While it is open, no other file gets them."""
-        with suppress(OSError):
-            found = os.stat(self.path or "")  # noqa: PTH116  # takes half the time of Path.stat
-            return found.st_dev, found.st_ino
-        return None
-
-    def _has_log(self) -> bool:
-        with suppress(OSError):
-            return Path(f"{self.path}-wal").stat().st_size > 0
-        return False
-
-
-class _Immutable(sqlite3.Connection):
-    """A connection that does not see what other processes write; it is therefore used only once."""
-
-
-def _connect(
-    uri: str, factory: type[sqlite3.Connection] = sqlite3.Connection
-) -> sqlite3.Connection:
-    return sqlite3.connect(
-        uri,
-        uri=True,
-        timeout=WAIT_S,
-        isolation_level=None,  # `_begin` starts each transaction
-        check_same_thread=False,  # the pool gives it to one thread at a time
-        factory=factory,
-    )
 
 
 def _begin(connection: sa.Connection) -> None:
@@ -302,11 +259,6 @@ def _limit_idleness(connection: sa.Connection) -> None:
     """
     if connection.get_execution_options().get("warpcall_writes"):
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}")
-
-
-def _forget_immutable(connection: object, record: Any) -> None:
-    if isinstance(connection, _Immutable):
-        record.invalidate()
 
 
 def _default_path(folder: Path) -> Path:

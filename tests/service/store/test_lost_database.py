@@ -9,11 +9,9 @@ import pytest
 
 from tests.servers import running_server
 from tests.service.databases import Database
-from tests.service.job_requests import BRIEF, CASE, JOB, client, ended, submit
-from tests.service.requests import log_of, metrics, problem_of, well
+from tests.service.job_requests import client
 from tests.service.store.test_trouble import UNDER
 from tests.waiting import until
-from warpcall_service.auth import users
 from warpcall_service.store.database import Store, StoreError
 
 SMALL = {"WARPCALL_ARENA_BYTES": "16MiB"}
@@ -32,81 +30,6 @@ def served(database: Database) -> None:
     """Serve with this database until the server has seen its keys."""
     with running_server({**database.settings, **SMALL}) as server:
         assert server.get("/v1/me")[0] == 401
-
-
-def test_a_connection_to_a_deleted_file_is_not_used_and_a_restored_one_is(sqlite: Database) -> None:
-    sqlite.key("alice")
-    store = sqlite.store()
-    with store.read() as session:
-        assert len(users.list_users(session)) == 1
-    shutil.copytree(folder(sqlite), folder(sqlite).with_name("backup"))
-
-    for file in files(sqlite):
-        file.unlink()
-
-    for use in (store.read, store.write):
-        with pytest.raises(StoreError, match="its file cannot be opened"), use():
-            pass
-    assert files(sqlite) == [], "no empty one is made in its place"
-
-    shutil.copy(folder(sqlite).with_name("backup") / "warpcall.sqlite3", folder(sqlite))
-    with store.write() as session:
-        users.add_user(session, "bob")
-    store.close()
-    assert [row["user"] for row in sqlite.listed("users", "list")] == ["alice", "bob"]
-
-
-def test_a_connection_to_a_replaced_file_is_not_used(sqlite: Database, tmp_path: Path) -> None:
-    other = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "other")})
-    for database in (sqlite, other):
-        database.key("alice")
-    store = sqlite.store()
-    with store.read():
-        pass
-    for file in files(sqlite):
-        file.unlink()
-    shutil.copy(files(other)[0], folder(sqlite))
-
-    with store.write() as session:
-        users.add_user(session, "bob")
-    store.close()
-
-    assert [row["user"] for row in sqlite.listed("users", "list")] == ["alice", "bob"]
-
-
-def test_a_job_is_refused_while_the_database_is_deleted_and_taken_once_it_is_back(
-    sqlite: Database,
-) -> None:
-    key = sqlite.key("alice", "admin")
-    settings = {**sqlite.settings, **SMALL, **BRIEF}
-    with running_server(settings) as server, client(server, key) as http:
-        first = ended(http, submit(http))
-        away = folder(sqlite).with_name("away")
-        away.mkdir()
-        for file in files(sqlite):
-            file.rename(away / file.name)
-
-        answers = [
-            http.post("/v1/jobs", json={**JOB, "fresh": True}),
-            http.post("/v1/jobs/preview", json=JOB),
-            http.get("/v1/jobs"),
-            http.get(f"/v1/jobs/{first['id']}"),
-        ]
-        until(lambda: metrics(http)['warpcall_database_up{operation="read"}'] == 0)
-        call = well(http)
-
-        for file in away.iterdir():
-            file.rename(folder(sqlite) / file.name)
-        until(lambda: metrics(http)['warpcall_database_up{operation="read"}'] == 1)
-        second = ended(http, submit(http, cases=[{**CASE, "shape": [8, 9]}]))
-        log = log_of(server)
-
-    for answer in answers:
-        said = problem_of(answer, 503, "unavailable", None)
-        assert said == "the database cannot be used at present"
-    assert "its file cannot be opened" in log
-    assert call.status_code == 200
-    assert second["state"] == "succeeded"
 
 
 def refused(database: Database, **settings: str) -> str:

@@ -57,76 +57,22 @@ def messages(server: Server) -> list[str]:
     return [message for message in lines if "the database" in message]
 
 
-def read_only(database: Database) -> Path:
-    folder = Path(database.settings["WARPCALL_DATA_DIR"])
-    for file in folder.iterdir():
-        file.chmod(0o400)
-    folder.chmod(0o500)
-    return folder
-
-
-def test_a_read_only_disk_serves_the_keys_that_are_on_it(sqlite: Database) -> None:
-    key = sqlite.key("alice", "admin")
-    folder = read_only(sqlite)
-
-    with running_server(sqlite.settings, UNDER) as server, client(server, key) as http:
-        assert status(server) == 401
-        assert well(http).status_code == 200
-        until(lambda: up(http) == (1, 0))
-        until(lambda: bool(messages(server)))
-        assert well(http).status_code == 200
-        said = messages(server)
-
-        folder.chmod(0o700)
-        (folder / "warpcall.sqlite3").chmod(0o600)
-        until(lambda: up(http) == (1, 1))
-        until(lambda: "the database can be written again" in messages(server))
-
-        assert well(http).status_code == 200
-
-    assert len(said) == 1, "once, not each time"
-    assert f"the database {folder}/warpcall.sqlite3 cannot be written: it is read-only" in said
-    rows = sqlite.listed("usage")
-    assert sum(row["requests"] for row in rows if row["op"] == "permute") == 3, "none was lost"
-
-
-def test_a_read_only_disk_without_a_database_is_no_hindrance_to_this_machine(
-    sqlite: Database,
-) -> None:
-    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
-    folder.mkdir()
-    folder.chmod(0o500)
-
-    with running_server(sqlite.settings, UNDER) as server, client(server) as http:
-        assert well(http).status_code == 200
-        assert up(http) in ((1, 1), (0, 1))
-        assert (
-            "cannot be created: Permission denied; until it can, there are no keys"
-            in messages(server)[0]
-        )
-
-        folder.chmod(0o700)
-        key = sqlite.key("alice", "admin")
-        until(lambda: http.get("/v1/kernels").status_code == 401)
-        http.headers["authorization"] = f"Bearer {key}"
-        assert well(http).status_code == 200
-
-
 def test_a_folder_that_cannot_be_looked_into_may_hold_keys(sqlite: Database) -> None:
     """Started without them, the server would let everyone on this machine in."""
     sqlite.key("alice")
-    folder = read_only(sqlite)
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
     folder.chmod(0)
 
     said = sqlite.command(status=2, under=UNDER)
 
     folder.chmod(0o700)
-    assert "cannot be read: its file cannot be opened or made" in said
+    assert "cannot be written: its file cannot be opened or made" in said
 
 
 def test_the_commands_say_that_it_is_read_only(sqlite: Database) -> None:
     key = sqlite.key("alice")
-    folder = read_only(sqlite)
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
+    (folder / "warpcall.sqlite3").chmod(0o400)
 
     for words in (
         ["users", "add", "bob"],
@@ -141,25 +87,6 @@ def test_the_commands_say_that_it_is_read_only(sqlite: Database) -> None:
             "it is read-only\n"
         )
     assert "alice" in sqlite.command("keys", "list", under=UNDER)
-
-
-def test_what_was_not_brought_over_from_the_log_is_not_passed_over(sqlite: Database) -> None:
-    """Read without its log, a database would show revoked keys as good."""
-    key = sqlite.key("alice")
-    store = sqlite.store()
-    with store.write() as session:
-        session.connection().exec_driver_sql("UPDATE api_keys SET revoked_at = 1")
-    copied = {file.name: file.read_bytes() for file in store.path.parent.iterdir()}  # type: ignore[union-attr]
-    store.close()
-    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
-    for name in ("warpcall.sqlite3", "warpcall.sqlite3-wal"):
-        (folder / name).write_bytes(copied[name])
-    read_only(sqlite)
-
-    said = sqlite.command(status=2, under=UNDER)
-
-    assert key
-    assert "warpcall.sqlite3 cannot be read: " in said
 
 
 def test_calls_run_while_the_disk_is_full_and_usage_is_saved_when_it_is_not(
@@ -184,7 +111,9 @@ def test_calls_run_while_the_disk_is_full_and_usage_is_saved_when_it_is_not(
 
         assert well(http).status_code == 200
         until(lambda: up(http)[1] == 0)
-        assert any("cannot be written: the disk is full" in m for m in messages(server))
+        said = messages(server)
+        assert len(said) == 1, "once, not each time"
+        assert "cannot be written: the disk is full" in said[0]
         assert "cannot be written: the disk is full" in seen.command(
             "users", "add", "bob", status=1, under=there
         )
@@ -192,27 +121,52 @@ def test_calls_run_while_the_disk_is_full_and_usage_is_saved_when_it_is_not(
 
         filler.unlink()
         until(lambda: up(http) == (1, 1))
+        until(lambda: "the database can be written again" in messages(server))
         rows = json.loads(seen.command("usage", "--json", under=there))
         assert [row["requests"] for row in rows if row["op"] == "permute"] == [2]
 
 
-def test_it_starts_on_a_full_disk_with_the_keys_that_are_there(
-    sqlite: Database, tmp_path: Path
-) -> None:
-    key = sqlite.key("alice", "admin")
+def test_it_does_not_start_on_a_full_disk(sqlite: Database, tmp_path: Path) -> None:
+    sqlite.key("alice")
     disk = tmp_path / "disk"
     disk.mkdir()
     file = Path(sqlite.settings["WARPCALL_DATA_DIR"]) / "warpcall.sqlite3"
     under = on_small_disk(disk, f"cp {file} {{folder}}; {FILL};")
 
-    with (
-        running_server({"WARPCALL_DATA_DIR": str(disk)}, under) as server,
-        client(server, key) as http,
-    ):
-        assert status(server) == 401
-        assert well(http).status_code == 200
-        until(lambda: up(http) == (1, 0))
-        assert well(http).status_code == 200
+    there = Database("sqlite", {"WARPCALL_DATA_DIR": str(disk)})
+    said = there.command("--port=0", status=2, under=under)
+
+    assert f"the database {disk}/warpcall.sqlite3 cannot be written: the disk is full\n" in said
+
+
+@pytest.mark.parametrize("what", ["the file", "the folder", "both"])
+def test_it_does_not_start_with_a_read_only_database(sqlite: Database, what: str) -> None:
+    sqlite.key("alice")
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
+    if what != "the folder":
+        (folder / "warpcall.sqlite3").chmod(0o400)
+    if what != "the file":
+        folder.chmod(0o500)
+
+    said = sqlite.command("--port=0", status=2, under=UNDER)
+
+    folder.chmod(0o700)
+    reason = (
+        "it is read-only"
+        if what == "the file"
+        else "its folder is read-only, and SQLite must make files there"
+    )
+    assert f"the database {folder}/warpcall.sqlite3 cannot be written: {reason}\n" in said
+
+
+def test_it_does_not_start_where_no_database_can_be_created(sqlite: Database) -> None:
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
+    folder.mkdir()
+    folder.chmod(0o500)
+
+    said = sqlite.command("--port=0", status=2, under=UNDER)
+
+    assert f"the database {folder}/warpcall.sqlite3 cannot be created: Permission denied" in said
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
