@@ -48,7 +48,7 @@ class OwnHosts:
         name = b"" if found is None else found[1].lower()
         if name in self._names or (not self._is_local and _is_plain_or_address(name)):
             return
-        if exchange.connection.is_unix:  # which no browser reaches
+        if exchange.connection.is_local:  # which no browser reaches
             return
         more = "" if self._is_local else ", an address, a name without a dot"
         raise Forbidden(

@@ -19,6 +19,7 @@ from warpcall_service.calls.upload import DEFERRED_BYTES
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.quick import QuickFeed, Running
+from warpcall_service.http.request_connection import RequestConnection
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
@@ -50,12 +51,13 @@ class QuickCalls(Services):
             head: of the response's body, before the outputs.
             timeout_s: as the caller asked; None means `call_timeout_s`.
         """
-        connection, headers = exchange.connection, exchange.headers
+        received, headers = exchange.connection, exchange.headers
         if (
-            exchange.declared is None
+            not isinstance(received, RequestConnection)
+            or exchange.declared is None
             or exchange.declared > QUICK_BYTES
             or exchange.scope["http_version"] != "1.1"
-            or not connection.cycle.keep_alive
+            or not received.keeps_alive
             or plan.output_nbytes > DEFERRED_BYTES
             or len(head) > JOIN_BYTES
             or any(name in headers for name in NEVER)
@@ -63,7 +65,10 @@ class QuickCalls(Services):
             return
         known = self.authenticator.known(exchange)
         if known is not None:
-            template = CallTemplate(self, exchange, known, plan, head, media_type, timeout_s)
+            connection = received.connection
+            template = CallTemplate(
+                *(self, exchange, connection, known, plan, head, media_type, timeout_s)
+            )
             connection.quick.remember(PreparedCall(template))
 
 

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
 from warpcall.errors import Problem
 from warpcall_service.auth.authenticator import Authenticator, Known
 from warpcall_service.auth.rate_limits import Account, Limits
@@ -69,6 +67,7 @@ class CallTemplate:
         self,
         services: Services,
         exchange: Exchange,
+        connection: Connection,
         known: Known,
         plan: Plan,
         head: bytes,
@@ -77,7 +76,7 @@ class CallTemplate:
     ) -> None:
         assert exchange.declared is not None
         self.services = services
-        self.connection: Connection = exchange.connection
+        self.connection = connection
         self.nbytes = exchange.declared
         self.known = known
         self.plan = plan
@@ -174,8 +173,8 @@ class RepeatedCall:
             fields.append((b"connection", b"close"))
         text = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
         self.status, self.sent, self.outcome = status, len(body), problem.code
-        standing = self.template.connection.standing_headers()
-        return b"".join((STATUS_LINE[status], standing, NOSNIFF, text, b"\r\n", body))
+        head = self.template.connection.response_head(status)
+        return b"".join((head, NOSNIFF, text, b"\r\n", body))
 
     def give_back(self) -> float:
         """Free the call's memory and its place in the limits; return how many seconds it took."""

@@ -106,7 +106,8 @@ class Body:
         """Whether exactly `nbytes` are left, and these are enough to receive them directly."""
         exchange = self._exchange
         return (
-            nbytes >= DIRECT_BYTES
+            exchange.connection.takes_into
+            and nbytes >= DIRECT_BYTES
             and not self._rest
             and exchange.declared is not None
             and exchange.declared - exchange.received == nbytes

@@ -5,10 +5,11 @@ time that a head may take, nor the number of requests that are parsed ahead. Her
 one request is parsed at a time. Requests to upgrade the protocol are ignored, and trailers are
 dropped.
 
-The application finds the connection as `scope["extensions"]["warpcall"]["connection"]`. It adds a
-callback when the client leaves, so that no task has to wait for that; receiving a body directly
-into memory of the caller; and waiting until the socket has taken every byte of a response, so that
-the memory of the response can be used again.
+The application finds the connection, and uvicorn's state of the request, in
+`scope["extensions"]["warpcall"]`; see `http/request_connection.py`. The connection adds a callback
+when the client leaves, so that no task has to wait for that; receiving a body directly into memory
+of the caller; and waiting until the socket has taken every byte of a response, so that the memory
+of the response can be used again.
 """
 
 from __future__ import annotations
@@ -155,6 +156,10 @@ class Connection(RequestParser):
         """
         self.transport.close()
         self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def response_head(self, status: int) -> bytes:
+        """The status line of a response, and the headers that it has in common with every other."""
+        return STATUS_LINE[status] + self.standing_headers()
 
     def standing_headers(self) -> bytes:
         """The headers that uvicorn adds to every response, such as the date, as text."""

@@ -8,15 +8,15 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
-from warpcall.sockets import slice_nbytes
-from warpcall_service.http.connection import LINGER_S, Connection
+from warpcall_service.http.client_connection import ClientConnection, MemoryConnection
+from warpcall_service.http.connection import LINGER_S
 from warpcall_service.http.problems import BadRequest, Headers, redirection, render
+from warpcall_service.http.request_connection import RequestConnection
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.text import brief
 
@@ -59,22 +59,6 @@ class ClientGone(Exception):
     """The client left before its response; nobody would receive one."""
 
 
-class HeldWrites(asyncio.Transport):
-    """Takes the place of a transport, and keeps what is written.
-
-    Attributes:
-        parts: all that was written, without copies.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[bytes | bytearray | memoryview] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if data:
-            self.parts.append(data)
-
-
 class Exchange:
     """A request, from its head until its response is sent.
 
@@ -98,15 +82,16 @@ class Exchange:
         self.scope = scope
         self._receive = receive
         self._send = send
-        ours = scope["extensions"]["warpcall"]
-        self.connection: Connection = ours["connection"]
-        # Popped: the cycle refers to the scope, and would be freed late if the scope referred to
-        # it.
-        self._cycle: RequestResponseCycle = ours.pop("cycle")
+        # Popped: uvicorn's state of the request refers to the scope, and would be freed late if the
+        # scope referred to it.
+        received = scope.get("extensions", {}).pop("warpcall", None)
+        self.connection: ClientConnection = (
+            MemoryConnection() if received is None else RequestConnection(*received)
+        )
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _SANE_ID.fullmatch(given) else new_request_id()
-        scope["state"]["exchange"] = self
+        scope.setdefault("state", {})["exchange"] = self
         self.caller = scope["state"]["caller"] = NOBODY
         self.began = time.monotonic()
         self.op = ""
@@ -217,9 +202,7 @@ class Exchange:
         elif message["type"] == "http.response.body":
             self.sent += len(message.get("body", b""))
             self.response_complete = not message.get("more_body", False)
-        if (
-            self.connection.transport.is_closing()
-        ):  # uvicorn notices in the next iteration of the loop
+        if self.connection.is_closing:  # uvicorn notices in the next iteration of the loop
             raise ClientGone
         await self._send(message)
 
@@ -272,13 +255,13 @@ class Exchange:
         Raises:
             ClientGone: the connection was closed.
         """
-        if self.connection.transport.is_closing():  # it may no longer have a socket
+        if self.connection.is_closing:  # it may no longer have a socket
             raise ClientGone
-        step = slice_nbytes(self.connection.transport.get_extra_info("socket"), SLICE_BYTES)
-        with self._one_write() as held:
+        step = self.connection.slice_nbytes(SLICE_BYTES)
+        with self.connection.one_write() as held_nbytes:
             for message in before:
                 await self.send(message)
-            at = await self._send_slice(data, 0, step - sum(map(len, held)))
+            at = await self._send_slice(data, 0, step - held_nbytes())
         progress(at)
         while at < len(data):
             # A client that reads fast would otherwise keep other requests waiting.
@@ -296,21 +279,6 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": part, "more_body": True})
         return end
 
-    @contextlib.contextmanager
-    def _one_write(self) -> Iterator[list[bytes | bytearray | memoryview]]:
-        """Hold what uvicorn writes, and write it at once at the end, unless an exception is raised.
-
-        Yields:
-            What is held so far.
-        """
-        cycle, held = self._cycle, HeldWrites()
-        transport, cycle.transport = cycle.transport, held
-        try:
-            yield held.parts
-        finally:
-            cycle.transport = transport
-        transport.writelines(held.parts)
-
     async def refuse(self, problem: Problem) -> None:
         """Respond with a problem, so that a client that is still sending receives it.
 
@@ -324,7 +292,7 @@ class Exchange:
         self.outcome = problem.code
         if self.status:
             self.connection.abort()  # a part of the response was sent: it must not look complete
-            self._cycle.disconnected = True  # else uvicorn would log an error
+            self.connection.disown()  # else uvicorn would log an error
             return
         status, headers, body = render(problem, self.request_id, self.scope["path"])
         headers += redirection(problem, self.scope)
@@ -368,7 +336,7 @@ class Exchange:
         self.outcome = "gone"
         self.status = self.status or 499  # the status that proxies log for this; nobody receives it
         # uvicorn sets this for the last request of the connection only; else it logs an error.
-        self._cycle.disconnected = True
+        self.connection.disown()
 
     def _ended(self) -> Problem:
         if self.connection.fault is not None:

@@ -38,7 +38,6 @@ class RequestParser(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {"warpcall": {"connection": self}}
         self._parsed, self._head_nbytes = True, 0
         self._framing.begin()
 
@@ -67,7 +66,8 @@ class RequestParser(HttpToolsProtocol):
             return
         self._framing.enter_body(self.headers)
         super().on_headers_complete()
-        self.scope["extensions"]["warpcall"]["cycle"] = self.cycle
+        received: dict[Any, Any] = {"warpcall": (self, self.cycle)}  # for the application
+        self.scope["extensions"] = received
 
     def on_body(self, body: bytes) -> None:
         self._parsed = True

@@ -52,7 +52,7 @@ class Streamed(Response):
                     if piece:
                         message = {"type": "http.response.body", "body": piece, "more_body": True}
                         await send(message)
-                    elif exchange.connection.transport.is_closing():
+                    elif exchange.connection.is_closing:
                         raise ClientGone
             except Problem as problem:
                 await exchange.refuse(problem)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warpcall.errors import Problem, TimedOut
-from warpcall_service.http.connection import Connection
+from warpcall_service.http.client_connection import Client
 from warpcall_service.http.exchange import ClientGone
 from warpcall_service.http.flow_control import PROGRESS_BYTES
 
@@ -35,7 +35,7 @@ class ClientWatchdog:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Client,
         timeout_s: float,
         bytes_per_s: int,
         end: Callable[[Problem | ClientGone], None] | None = None,

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from warpcall.errors import Forbidden
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.request_connection import RequestConnection
 
 # A request with one of these headers was made for somebody else: a proxy forwards the requests of
 # others, and a browser sends what a web page asks for, not its reader.
@@ -43,15 +44,19 @@ class PeerUids:
                     "shared memory is for programs on the server's own machine that connect "
                     f"themselves, this request has the header {name.decode()}"
                 )
-        uid = self._uids.get(exchange.connection)
+        received = exchange.connection
+        uid = self._find(received.connection) if isinstance(received, RequestConnection) else None
         if uid is None:
-            uid = _uid_of(exchange.connection)
-            if uid is None:
-                raise Forbidden(
-                    "shared memory is for programs on the server's own machine: connect to "
-                    "127.0.0.1, [::1] or its Unix socket"
-                )
-            self._uids[exchange.connection] = uid
+            raise Forbidden(
+                "shared memory is for programs on the server's own machine: connect to "
+                "127.0.0.1, [::1] or its Unix socket"
+            )
+        return uid
+
+    def _find(self, connection: Connection) -> int | None:
+        uid = self._uids.get(connection)
+        if uid is None and (uid := _uid_of(connection)) is not None:
+            self._uids[connection] = uid
         return uid
 
 

@@ -61,8 +61,8 @@ def test_a_client_that_only_stops_sending_reads_nothing_of_a_later_call() -> Non
     memory_reused = asyncio.Event()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        transport = scope["extensions"]["warpcall"][0].transport
         exchange = Exchange(scope, receive, send)
-        transport = exchange.connection.transport
 
         def leave(nbytes: int) -> None:
             if transport.get_write_buffer_size():  # the socket takes no more
@@ -108,8 +108,8 @@ def test_a_client_that_reads_slowly_reads_nothing_of_a_later_call() -> None:
                 fill(sock.fileno())
             await send(message)
 
+        transport = scope["extensions"]["warpcall"][0].transport
         exchange = Exchange(scope, receive, send_into_full)
-        transport = exchange.connection.transport
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
@@ -178,12 +178,10 @@ def test_a_large_response_has_no_small_writes(rest: int, count: int) -> None:
     writes: list[list[int]] = []
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        connection, cycle = scope["extensions"]["warpcall"]
         exchange = Exchange(scope, receive, send)
-        cycle = exchange.connection.cycle
         cycle.transport = recording = Recording(cycle.transport)
-        steps.append(
-            slice_nbytes(exchange.connection.transport.get_extra_info("socket"), SLICE_BYTES)
-        )
+        steps.append(slice_nbytes(connection.transport.get_extra_info("socket"), SLICE_BYTES))
         del data[2 * steps[0] + rest :]
         length = b"%d" % (len(head) + len(data))
         headers = [(b"content-length", length), (b"connection", b"close")]

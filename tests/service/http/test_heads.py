@@ -133,7 +133,7 @@ def test_a_client_that_closes_its_side_after_a_request_is_answered(server: Serve
 
 def test_a_client_that_is_gone_is_noticed_although_it_sent_all() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["extensions"]["warpcall"]["connection"].on_gone(gone.set)
+        scope["extensions"]["warpcall"][0].on_gone(gone.set)
         begun.set()
         await gone.wait()
         await receive()
