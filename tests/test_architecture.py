@@ -1,4 +1,4 @@
-"""Which module may import which, how large a file may be, and what no file may contain."""
+"""Which module may import which, and what no file may contain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -66,11 +65,9 @@ ORDER = (
     "cli",
 )
 MAY_IMPORT_TORCH = {"devices", "worker"}  # folders of the service whose modules run beside a device
-MAX_MODULES = 20  # of one folder
-MAX_TOP = 12  # files directly in the package of the service
-MAX_LINES = 400
-MAX_DEPTH = 2  # folders below a top-level folder
-NOT_CODE = ("templates", "static")  # folders of files that belong to the code of a folder
+MAY_IMPORT_UVICORN = {"http", "startup"}  # folders of the service that know the HTTP server
+# Folders of the service that know no requests: they run beside a device, or could without HTTP.
+NO_FASTAPI = {"processes", "store", "lanes", "runs", "peers", "profilers", "devices", "worker"}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt|home|Users)/")
 REGISTRY = re.compile(
     r"(?:pypi|pythonhosted|jfrog|artifactory|nexus)[\w-]*\.[a-z]{2,}\b", re.IGNORECASE
@@ -124,12 +121,25 @@ def test_no_import_leads_back_to_its_own_module(package: str) -> None:
     assert with_cycle == []
 
 
-def test_no_folder_holds_more_modules_than_one_can_overlook() -> None:
-    folders = Counter(str(Path(name).parent) for name in files() if name.endswith(".py"))
-    top = [name for name in files() if Path(name).parent == Path("service/warpcall_service")]
+def test_only_http_and_startup_know_the_http_server() -> None:
+    knows = {
+        part_of(file.relative_to(PACKAGES["warpcall_service"]))
+        for file in sources("warpcall_service")
+        if {"uvicorn", "httptools"} & set(imported(file))
+    }
 
-    assert {folder: n for folder, n in folders.items() if n > MAX_MODULES} == {}
-    assert 0 < len(top) <= MAX_TOP
+    assert knows == MAY_IMPORT_UVICORN
+
+
+def test_what_could_run_without_http_does_not_import_fastapi() -> None:
+    knows = {
+        part_of(file.relative_to(PACKAGES["warpcall_service"]))
+        for file in sources("warpcall_service")
+        if {"fastapi", "starlette"} & set(imported(file))
+    }
+
+    assert knows
+    assert knows & NO_FASTAPI == set()
 
 
 def test_the_client_reaches_torch_only_where_a_caller_brought_it() -> None:
@@ -170,22 +180,6 @@ def test_importing_it_does_not_bring_torch_in(module: str) -> None:
     )
 
     assert done.stdout == "none\n"
-
-
-def test_no_source_file_is_longer_than_one_can_read() -> None:
-    lengths = {name: len(text.splitlines()) for name, text in texts() if name.endswith(".py")}
-
-    too_long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
-
-    assert lengths
-    assert too_long == {}
-
-
-def test_no_folder_is_deeper_than_two_below_the_top() -> None:
-    folders = {name: [p for p in Path(name).parts[:-1] if p not in NOT_CODE] for name in files()}
-    deep = [name for name, parts in folders.items() if len(parts) - 1 > MAX_DEPTH]
-
-    assert deep == []
 
 
 def test_no_file_names_a_path_of_one_machine_or_a_package_registry() -> None:
