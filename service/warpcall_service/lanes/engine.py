@@ -17,6 +17,7 @@ from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
 from warpcall_service.lanes.worker_handle import WorkerLost
+from warpcall_service.processes.spawn import ChildProcess, StartProcess
 from warpcall_service.settings import Settings
 
 MAX_PLANS = 1024  # in the cache: at most some 10 MB with their keys and messages
@@ -30,6 +31,9 @@ class EngineError(Exception):
 class LocalEngine:
     """The lanes of this machine, and a cache of plans.
 
+    Args:
+        start: starts worker processes.
+
     Attributes:
         catalog: every op's declaration from `Op.describe`, with dtypes as wire codes; set by
         `start`.
@@ -37,8 +41,9 @@ class LocalEngine:
             tensors that were stored there.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, start: StartProcess = ChildProcess) -> None:
         self.settings = settings
+        self._start_process = start
         self.catalog: list[dict[str, Any]] = []
         self.on_lost: Callable[[str], None] = lambda lane: None
         self._lanes: list[Lane] = []
@@ -287,7 +292,8 @@ class LocalEngine:
 
     def _add_lane(self, device: str) -> None:
         try:
-            self._lanes.append(Lane(device, self.settings, self._on_change))
+            lane = Lane(device, self.settings, self._on_change, self._start_process)
+            self._lanes.append(lane)
         except OSError as error:
             raise EngineError(
                 f"no lane can start: {device}: its arena of {int(self.settings.arena_bytes)} "

@@ -23,6 +23,7 @@ from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
 from warpcall_service.processes.lone_calls import LoneCalls
+from warpcall_service.processes.spawn import StartProcess
 from warpcall_service.settings import Settings
 
 RESERVE_SHARE = 1 / 32  # of an arena for small calls only
@@ -38,6 +39,7 @@ class Lane:
     Args:
         device: "cpu", "cuda:<i>", or "auto" for the device that the worker process finds.
         on_change: called when the state changes.
+        start: starts the worker process.
 
     Attributes:
         hello: the first message of the last worker process that became ready.
@@ -45,7 +47,13 @@ class Lane:
         activity: what the lane did during the last hour.
     """
 
-    def __init__(self, device: str, settings: Settings, on_change: Callable[[Lane], None]) -> None:
+    def __init__(
+        self,
+        device: str,
+        settings: Settings,
+        on_change: Callable[[Lane], None],
+        start: StartProcess,
+    ) -> None:
         self.name = device
         self.state: State = "starting"
         self.reason = "its process is starting"
@@ -55,6 +63,7 @@ class Lane:
         self.arena = Arena(nbytes, share_of, reserve, settings.max_queue)
         self._settings = settings
         self._on_change = on_change
+        self._start_process = start
         self._loop = asyncio.get_running_loop()
         self._worker: WorkerHandle | None = None
         self._queue: FairQueue[Call] = FairQueue()
@@ -241,7 +250,7 @@ class Lane:
         try:
             worker = self._worker = WorkerHandle(
                 *(self.name, self.arena, self._settings, self._on_done, self.kill),
-                on_warming=self.device_lease.notify,
+                *(self.device_lease.notify, self._start_process),
             )
             hello = await worker.hello(self._settings.start_timeout_s)
             self._start_s = time.monotonic() - began

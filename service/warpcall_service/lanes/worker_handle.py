@@ -21,7 +21,7 @@ from warpcall_service.lanes.messages import (
     Hello,
     read_frame_async,
 )
-from warpcall_service.processes.spawn import ChildProcess, signal_name
+from warpcall_service.processes.spawn import StartProcess, signal_name
 from warpcall_service.settings import Settings
 
 MODULE = "warpcall_service.worker.main"
@@ -62,6 +62,7 @@ class WorkerHandle:
         on_done: called with each reply to a call, and the problem as JSON if the call failed.
         on_stuck: called with a reason when the planning thread does not reply in time.
         on_warming: called when `warming` has changed.
+        start: starts the process.
 
     Attributes:
         lost: done when the process has ended or closed a socket.
@@ -81,6 +82,7 @@ class WorkerHandle:
         on_done: Callable[[Done, bytes], None],
         on_stuck: Callable[[str], None],
         on_warming: Callable[[], None],
+        start: StartProcess,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -99,7 +101,7 @@ class WorkerHandle:
         self._timer: asyncio.TimerHandle | None = None  # of the oldest request
         self._writer: asyncio.StreamWriter | None = None  # set before the hello is read
         try:
-            self._process = ChildProcess(
+            self._process = start(
                 MODULE,
                 device,
                 {

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess  # nosec B404
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from warpcall_service.processes.child_log import ChildLog
 
@@ -18,6 +18,31 @@ POLL_S = 0.005  # between two checks whether a process has ended
 SO_PASSRIGHTS = 83  # as in Linux on x86 and Arm
 
 NOTHING: Mapping[str, Any] = {}
+
+
+class Process(Protocol):
+    """What the server needs of a process that it started; see `ChildProcess`."""
+
+    sockets: Mapping[str, socket.socket]
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while the process runs."""
+
+    async def wait(self) -> None:
+        """Wait until the process has ended."""
+
+    def kill(self) -> None:
+        """Kill the process and its process group."""
+
+    def close(self) -> None:
+        """Close the sockets."""
+
+
+StartProcess = Callable[..., Process]  # with the arguments of ChildProcess
 
 
 class ChildProcess:
@@ -54,15 +79,16 @@ class ChildProcess:
         environment: Mapping[str, str] = NOTHING,
         max_log_bytes: int | None = None,
     ) -> None:
-        self.sockets: dict[str, socket.socket] = {}
+        found: dict[str, socket.socket] = {}
+        self.sockets: Mapping[str, socket.socket] = found
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._log = ChildLog(name, max_log_bytes)
             ours.callback(self._log.close)
             theirs.callback(self._log.started)
             passed = dict(fds)
             for socket_name, kind in sockets.items():
-                self.sockets[socket_name], other = socket.socketpair(socket.AF_UNIX, kind)
-                ours.enter_context(self.sockets[socket_name])
+                found[socket_name], other = socket.socketpair(socket.AF_UNIX, kind)
+                ours.enter_context(found[socket_name])
                 passed[socket_name] = theirs.enter_context(other).fileno()
             options = {"parent": os.getpid(), **arguments}
             options |= {f"{fd_name}-fd": fd for fd_name, fd in passed.items()}

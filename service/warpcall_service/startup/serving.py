@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -14,31 +13,20 @@ import uvicorn
 
 from warpcall import wire
 from warpcall_service import logs
-from warpcall_service.app import create_app
-from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth import users
 from warpcall_service.auth.keys_marker import KeysMarker
-from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, listen_shared, url_of
 from warpcall_service.http.server import HttpServer
-from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.monitors.service import MonitorService
-from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import Place, ServerIdentity, own_url
 from warpcall_service.pages.view import load_templates
-from warpcall_service.runs.operator_modules import OperatorModules
-from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
+from warpcall_service.startup.assembly import application
 from warpcall_service.startup.stop import Stop
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.uploads.checks import Checks
-from warpcall_service.uploads.problems import ProblemService
-from warpcall_service.uploads.service import ImplementationService
 
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that clients close them
 
@@ -56,57 +44,21 @@ async def serve_lanes(
     place: Place | None,
 ) -> None:
     """Serve on sockets that listen already, with an engine that was started, until `stop`."""
-    marker = KeysMarker(settings.data_dir)
-    account_sync = AccountSync(store, keys, marker, settings.keys_max_age_s)
-    account_sync.start()
-    modules = OperatorModules(settings)
-    modules.start()
-    sandbox = Sandbox(settings)
-    watching = asyncio.create_task(sandbox.watch())
-    checks = Checks(settings)
-    usage = account_sync.usage_counter
     identity = ServerIdentity.of(settings, "" if place is None else place.name)
     url = settings.advertised_url or url_of(settings, listener, named=True)
     if place is not None:
         url = own_url(url, listener.getsockname()[1])
-    membership = Membership(
-        engine, store, identity, url, lambda: stop.requested, supervised=place is not None
-    )
-    artefacts = Artefacts(settings, store, membership)
-    job_service = JobService(
-        settings, engine, store, modules, sandbox, checks, usage, membership, artefacts
-    )
-    job_service.start()
-    artefacts.start()
-    await membership.start()
-    monitors = MonitorService(settings, job_service)
-    monitors.start()
-    implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
-    problems = ProblemService(settings, store, checks, sandbox)
-    reports = CompileReports(settings, engine, store, sandbox, checks)
-    try:
-        app = create_app(
-            settings,
-            engine,
-            account_sync,
-            job_service,
-            implementations,
-            problems,
-            checks,
-            reports,
-            sandbox,
-            membership,
-            artefacts,
-            monitors,
-            lambda: server.should_exit,
-        )
+    async with application(
+        *(settings, engine, store, keys, identity, url, lambda: stop.requested),
+        supervised=place is not None,
+    ) as app:
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
         # collector would scan them, and stop the event loop for some 60 ms.
         gc.collect()
         gc.freeze()
         server = HttpServer(
             uvicorn.Config(
-                app,
+                app.gateway,
                 http=Connection,
                 ws="none",
                 lifespan="off",
@@ -118,7 +70,7 @@ async def serve_lanes(
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
                 server_header=False,
-                headers=[(wire.NODE_HEADER, membership.id)] if membership.is_shared else [],
+                headers=[(wire.NODE_HEADER, app.nodes.id)] if app.nodes.is_shared else [],
                 timeout_keep_alive=KEEP_ALIVE_S,
             ),
             unix_listener,
@@ -126,6 +78,7 @@ async def serve_lanes(
             unread_s=settings.body_timeout_s,
         )
         stop.server = server
+        server.should_exit = stop.requested  # a signal may have come while the parts started
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
         where = url_of(settings, listener) + (
             f" and unix://{settings.uds}" if unix_listener else ""
@@ -134,7 +87,7 @@ async def serve_lanes(
         if place is None:
             lines = [f"Warpcall listens on {where}, kernels run on {devices}"]
             if sys.stdout is not None and sys.stdout.isatty():
-                needs_key = account_sync.authenticator.needs_key
+                needs_key = app.accounts.authenticator.needs_key
                 lines += _next_steps(url_of(settings, listener), needs_key)
             logs.announce(*lines)
         else:
@@ -143,19 +96,6 @@ async def serve_lanes(
                 listeners.append(listen_shared(settings.host, place.public_port))
             os.write(place.ready_fd, url.encode())
         await server.serve(sockets=listeners)
-    finally:
-        watching.cancel()
-        await asyncio.wait((watching,))
-        implementations.close()
-        problems.close()
-        await monitors.stop()
-        reports.close()
-        await job_service.stop()
-        await artefacts.stop()
-        await membership.stop()
-        await modules.stop()
-        await engine.stop()
-        await account_sync.stop()
 
 
 def load_pages() -> None:

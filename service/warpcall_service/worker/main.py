@@ -6,6 +6,7 @@ The process ends when the server ends.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import json
@@ -42,7 +43,20 @@ def main() -> None:
         plans_fd=int,
     )
     child.outlast_sigterm()
-    arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
+    run_worker(args, mmap.mmap(args.arena_fd, args.arena_nbytes))
+    os._exit(0)  # the operating system frees everything: no clean-up is needed
+
+
+def run_worker(args: argparse.Namespace, arena: mmap.mmap) -> None:
+    """Run calls until the server closes the sockets.
+
+    Args:
+        args: the options of `main`.
+        arena: the memory of calls, which the server shares.
+
+    Raises:
+        SystemExit: the device cannot be opened; the server knows why.
+    """
     takes = takes_all(args.device)
     prefaulting = threading.Thread(target=prefault, args=(arena, lambda: not takes), daemon=True)
     prefaulting.start()  # while torch is imported
@@ -72,7 +86,6 @@ def main() -> None:
         target=_answer_requests, args=(plans, answers, device.name), daemon=True
     ).start()
     _run_calls(calls, device, launching)
-    os._exit(0)  # the operating system frees everything: no clean-up is needed
 
 
 class Answers:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from warpcall_service.lanes import worker_handle
 from warpcall_service.lanes.arena import Arena
 from warpcall_service.lanes.messages import CALL, PACKET_BYTES, Hello, frame
 from warpcall_service.lanes.worker_handle import WorkerHandle
@@ -22,10 +22,13 @@ class SilentProcess:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         del args, options
-        self.sockets, self.theirs = {}, {}
+        sockets: dict[str, socket.socket] = {}
+        self.sockets: Mapping[str, socket.socket] = sockets
+        self.theirs: dict[str, socket.socket] = {}
+        self.pid = 0
         kinds = {"calls": socket.SOCK_SEQPACKET, "plans": socket.SOCK_STREAM}
         for name, kind in kinds.items():
-            self.sockets[name], self.theirs[name] = socket.socketpair(socket.AF_UNIX, kind)
+            sockets[name], self.theirs[name] = socket.socketpair(socket.AF_UNIX, kind)
 
     def poll(self) -> int:
         return 0
@@ -60,8 +63,6 @@ def read_ids(theirs: socket.socket) -> list[int]:
 def test_calls_wait_in_order_until_the_worker_reads(
     at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_handle, "ChildProcess", SilentProcess)
-
     async def play() -> None:
         arena = Arena(1 << 20)
         worker = WorkerHandle(
@@ -71,6 +72,7 @@ def test_calls_wait_in_order_until_the_worker_reads(
             lambda done, problem: None,
             lambda reason: None,
             lambda: None,
+            SilentProcess,
         )
         theirs = worker._process.theirs["calls"]  # type: ignore[attr-defined]
         taken: list[int] = []
@@ -109,14 +111,13 @@ def test_calls_wait_in_order_until_the_worker_reads(
 def test_a_worker_tells_which_kernels_are_compiled_before_and_after_its_hello(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_handle, "ChildProcess", SilentProcess)
-
     async def play() -> tuple[list[str], Hello]:
         said: list[str] = []
         arena = Arena(1 << 20)
         worker = WorkerHandle(
             *("cuda:0", arena, Settings.load(), lambda done, problem: None, said.append),
             lambda: said.append(worker.warming),
+            SilentProcess,
         )
         theirs = worker._process.theirs["plans"]  # type: ignore[attr-defined]
         theirs.sendall(frame({"warming": ["compiling", 0, 0]}) + frame({"device": "cuda:0"}))
