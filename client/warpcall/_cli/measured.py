@@ -31,7 +31,7 @@ from warpcall._extras.files import replacing
 from warpcall._jobs.client import Format
 from warpcall.jobs.results import History
 
-FORMATS: dict[str, Format] = {"csv": "csv", "md": "markdown", "parquet": "parquet", "json": "json"}
+FORMATS: dict[str, Format] = {"csv": "csv", "md": "markdown", "json": "json"}
 
 app = typer.Typer()
 
@@ -141,7 +141,7 @@ def export(
             "--format",
             metavar="|".join(FORMATS),
             help="Format of the file. Default: as the name of the file ends, and csv without one. "
-            "CSV and Parquet have op, shapes, dtypes and parameters as columns.",
+            "CSV has op, shapes, dtypes and parameters as columns.",
         ),
     ] = None,
     out: Annotated[
@@ -164,29 +164,23 @@ def export(
     ending = "" if out is None else out.suffix.removeprefix(".")
     name = form or (ending if ending in FORMATS else "csv")
     wanted = FORMATS[one_of("--format", name, tuple(FORMATS))]
-    if wanted == "parquet" and out is None and sys.stdout.isatty():
-        raise UsageError("Parquet is not text: give --out FILE")
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"{out.parent} is not a folder")
     with Client(url) as gpu:
         data = gpu.jobs.export(id, wanted)
     if out is None:
-        _write_out(data, text=wanted != "parquet")
+        _write_out(data.decode("utf-8", "replace"))
         return
     with replacing(out) as file:
         file.write(data)
     write_lines(f"{out} has what {id} has measured")
 
 
-def _write_out(data: bytes, *, text: bool) -> None:
-    if text and not sys.stdout.isatty():
-        sys.stdout.write(data.decode("utf-8", "replace"))
-        return
-    if text:  # a terminal acts on control characters
-        write_lines(*data.decode("utf-8", "replace").splitlines())
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
+def _write_out(text: str) -> None:
+    if sys.stdout.isatty():  # a terminal acts on control characters
+        write_lines(*text.splitlines())
+    else:
+        sys.stdout.write(text)
 
 
 def _print_history(found: History, *, named: bool) -> None:

@@ -20,6 +20,7 @@ from warpcall._jobs.job import (
     path_of,
     results_of,
 )
+from warpcall._jobs.markdown import results_markdown
 from warpcall._jobs.names import is_problem
 from warpcall._jobs.parse import parse
 from warpcall._tensors import new_id
@@ -45,7 +46,7 @@ CREATED = (200, 201)
 SHARES_PATH = "/v1/shares"
 BOARD_PATH = "/v1/board"
 
-Format = Literal["csv", "json", "markdown", "parquet"]
+Format = Literal["csv", "json", "markdown"]
 """A format of a file with results."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -89,8 +90,10 @@ class _JobsBase(Generic[JobT]):
         return events(self._core, path_of(id_, "/events"), after, None, f"the job {id_}")
 
     async def _export(self, id_: str, form: Format) -> bytes:
-        path = path_of(id_, f"/results?format={one_of(form, FORMATS, 'form')}")
-        return await self._core.get_bytes(path)
+        if one_of(form, FORMATS, "form") == "markdown":
+            job = details_from(await self._core.get_json(path_of(id_)))
+            return results_markdown(job, await results_of(self._core, id_, samples=False)).encode()
+        return await self._core.get_bytes(path_of(id_, f"/results?format={form}"))
 
     async def _compare(self, a: str, b: str) -> Comparison:
         payload = await self._core.get_json(path_of(a, f"/compare/{checked_id(b)}"))
@@ -226,12 +229,11 @@ class Jobs(_JobsBase[Job]):
         """What the job has measured as the bytes of a file, a row for each implementation of a case.
 
         Args:
-            form: "csv", "json", "markdown" or "parquet". CSV and Parquet have the op, the shapes
-                and the dtypes of each case as columns.
+            form: "csv", "json" or "markdown". CSV has the op, the shapes and the dtypes of each
+                case as columns.
 
         Raises:
             NotFound: there is no such job, or it is private to another user.
-            UnsupportedMedia: the server cannot write Parquet.
         """
         return run_now(self._export(id, form))
 

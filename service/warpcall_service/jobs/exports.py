@@ -1,4 +1,4 @@
-"""The results of a job as a file: JSON, CSV, Markdown or Parquet, rendered in parts.
+"""The results of a job as a file: JSON or CSV, rendered in parts.
 
 A job can have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each
 part is read in a transaction of its own. All parts still show one state of the job: the list of
@@ -19,33 +19,21 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.errors import UnsupportedMedia
-from warpcall.jobs.results import (
-    CaseResults,
-    Measurement,
-    Results,
-    status_shown,
-    why_no_verdict,
-)
+from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.results import case_fields, facts, measurements, remarks
 from warpcall_service.store.stored_results import result_of
 from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.text import printable
 from warpcall_service.uploads import odd_cases
 
-CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
-MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}
+MEDIA = {"json": "application/json", "csv": "text/csv"}
 
 # A part takes some 5 ms to render. Rendering competes with the event loop for the interpreter's
 # lock.
 PART_CASES = 16
 PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
-ROW_GROUP = (
-    10_000  # rows of a Parquet file that are compressed together; as many are held in memory
-)
 
 FORMULAS = ("=", "+", "-", "@")  # how those of spreadsheets begin
 CASE_COLUMNS = ("op", "shapes", "dtypes", "params")
@@ -78,18 +66,13 @@ def begin(
 
     Raises:
         NotFound: there is no such job, or it is private to another user.
-        UnsupportedMedia: the format is Parquet and pyarrow is not installed.
     """
     job = submissions.find(session, caller, job_id)
     found = measured(session, job)
-    known = [*remarks(job), *odd_cases.remarks(session, job)]
-    if form == "json":
-        return _json_steps(job, found, known, samples, facts(job, caller))
     if form == "csv":
-        return _row_steps(_Csv(), job, found)
-    if form == "markdown":
-        return _row_steps(_Markdown(job, known), job, found)
-    return _row_steps(_Parquet(), job, found)
+        return _csv_steps(job, found)
+    known = [*remarks(job), *odd_cases.remarks(session, job)]
+    return _json_steps(job, found, known, samples, facts(job, caller))
 
 
 def measured(session: Session, job: Job) -> list[Case]:
@@ -177,28 +160,15 @@ def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
         yield cases[begin : begin + PART_CASES]
 
 
-class _Table(Protocol):
-    """Writes rows as a file in one format, part by part."""
-
-    def head(self) -> bytes: ...
-    def body(self, rows: Rows) -> bytes: ...
-    def tail(self) -> bytes: ...
-
-
-def _row_steps(table: _Table, job: Job, cases: Sequence[Case]) -> Iterator[Step]:
+def _csv_steps(job: Job, cases: Sequence[Case]) -> Iterator[Step]:
+    table = _Csv()
     yield lambda session: table.head()
     for part in _parts_of_rows(cases):
-        yield partial(_row_step, table=table, job=job, part=part)
-    yield lambda session: table.tail()
+        yield partial(_csv_rows, table=table, job=job, part=part)
 
 
-def _row_step(session: Session, table: _Table, job: Job, part: Sequence[Case]) -> bytes:
+def _csv_rows(session: Session, table: _Csv, job: Job, part: Sequence[Case]) -> bytes:
     return table.body(_rows_of(session, job, part))
-
-
-def _columns(row: Measurement) -> dict[str, Any]:
-    """The fields of a row, with what its case is in columns of their own."""
-    return {**vars(row), **case_columns(row.case)}
 
 
 def case_columns(key: str) -> dict[str, str]:
@@ -229,12 +199,9 @@ class _Csv:
 
     def body(self, rows: Rows) -> bytes:
         for row in rows:
-            cells = {**_columns(row), "tags": " ".join(row.tags)}
+            cells = {**vars(row), **case_columns(row.case), "tags": " ".join(row.tags)}
             self._writer.writerow({name: _csv_cell(value) for name, value in cells.items()})
         return self._taken()
-
-    def tail(self) -> bytes:
-        return b""
 
     def _taken(self) -> bytes:
         text = self._file.getvalue()
@@ -247,117 +214,3 @@ def _csv_cell(value: Any) -> Any:
     """The value of a cell. A text that begins as formulas do has an apostrophe before it."""
     begins = value.lstrip()[:1] if isinstance(value, str) else ""
     return f"'{value}" if begins in FORMULAS else value
-
-
-class _Markdown:
-    """A table of the columns that a reader compares. CSV has all columns."""
-
-    def __init__(self, job: Job, known: Sequence[str]) -> None:
-        self._title = (
-            f"`{job.op}` on {_markdown_text(job.environment or 'nothing yet')}, {job.precision}, "
-            f"job {job.id}"
-        )
-        self._remarks = "".join(f"{_markdown_text(remark)}\n\n" for remark in known)
-
-    def head(self) -> bytes:
-        return (
-            f"{self._title}\n\n{self._remarks}"
-            "| case | implementation | median us | 95 % interval | ratio | verdict | GB/s "
-            "| of the limit |\n"
-            "| --- | --- | --: | --: | --: | --- | --: | --: |\n"
-        ).encode()
-
-    def body(self, rows: Rows) -> bytes:
-        return "".join(map(self._line, rows)).encode()
-
-    def tail(self) -> bytes:
-        return b""
-
-    def _line(self, row: Measurement) -> str:
-        status = status_shown(row.status, row.median_us)
-        why = "" if status else why_no_verdict(row.status, row.tags)
-        verdict = row.verdict or (f"none: {why}" if why else "")
-        ratio = _interval(row.ratio, row.ratio_low, row.ratio_high, "{:.3f}")
-        share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.0f} %"
-        return (
-            f"| {_markdown_text(row.case)} | {row.implementation} | "
-            f"{status or _number(row.median_us, '{:.2f}')} | "
-            f"{_between(row.ci_low_us, row.ci_high_us, '{:.2f}')} | {ratio} | "
-            f"{verdict} | {_number(row.gb_per_s, '{:.0f}')} | {share} |\n"
-        )
-
-
-def _markdown_text(text: str) -> str:
-    """A text on one line that ends no cell of a table."""
-    return printable(text).replace("\n", " ").replace("|", "\\|")
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
-
-
-def _between(low: float | None, high: float | None, form: str) -> str:
-    return "" if low is None or high is None else f"{form.format(low)} to {form.format(high)}"
-
-
-def _interval(value: float | None, low: float | None, high: float | None, form: str) -> str:
-    between = _between(low, high, form)
-    return _number(value, form) + (f" ({between})" if between else "")
-
-
-class _Parquet:
-    def __init__(self) -> None:
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError:
-            raise UnsupportedMedia(
-                "this server cannot write Parquet: its operator must install pyarrow "
-                "(the extra `parquet`); csv has the same columns",
-                field="format",
-            ) from None
-        kinds = {
-            int: pa.int64(),
-            float: pa.float64(),
-            str: pa.string(),
-            list: pa.list_(pa.string()),
-        }
-        columns = [(field.name, kinds[_kind(str(field.type))]) for field in fields(Measurement)]
-        columns += [(name, pa.string()) for name in CASE_COLUMNS]
-        self._pa = pa
-        self._schema = pa.schema(columns)
-        self._file = io.BytesIO()
-        self._writer = pq.ParquetWriter(self._file, self._schema)
-        self._tables: list[Any] = []
-
-    def head(self) -> bytes:
-        return b""
-
-    def body(self, rows: Rows) -> bytes:
-        table = self._pa.Table.from_pylist([_columns(row) for row in rows], self._schema)
-        self._tables.append(table)
-        if sum(map(len, self._tables)) >= ROW_GROUP:
-            self._write()
-        return self._taken()
-
-    def tail(self) -> bytes:
-        self._write()
-        self._writer.close()
-        return self._taken()
-
-    def _write(self) -> None:
-        if self._tables:
-            self._writer.write_table(self._pa.concat_tables(self._tables))
-        self._tables = []
-
-    def _taken(self) -> bytes:
-        """The bytes written since the last call. The writer tracks its position in the file itself."""
-        data = self._file.getvalue()
-        self._file.seek(0)
-        self._file.truncate()
-        return data
-
-
-def _kind(annotation: str) -> type:
-    """The plain type of a column, which may also be null."""
-    return next((kind for kind in (float, int, list) if kind.__name__ in annotation), str)

@@ -223,13 +223,13 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
                     if form != "json"
                 }
             },
-            **problem_responses([NotFound, InvalidInput, UnsupportedMedia, Busy, Unavailable]),
+            **problem_responses([NotFound, InvalidInput, Busy, Unavailable]),
         },
     )
     async def show_results(
         id: JobId,
         caller: CurrentCaller,
-        format: Literal["json", "csv", "markdown", "parquet"] = "json",
+        format: Literal["json", "csv"] = "json",
         samples: Annotated[bool, Query(description="Include all samples; only in JSON")] = False,
     ) -> Response:
         """What the job has measured so far: a row for each implementation of each case."""

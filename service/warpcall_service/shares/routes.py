@@ -95,7 +95,7 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
     @router.get(
         "/shared/{token}/results",
         response_model=Results,
-        responses={**read, **problem_responses([UnsupportedMedia])},
+        responses=read,
     )
     async def show_shared_results(
         request: Request,
@@ -103,7 +103,7 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
         of: Annotated[
             Literal["job", "other"], Query(description="Which of the two jobs of a comparison")
         ] = "job",
-        format: Literal["json", "csv", "markdown", "parquet"] = "json",
+        format: Literal["json", "csv"] = "json",
         samples: Annotated[bool, Query(description="Include all samples; only in JSON")] = False,
     ) -> Response:
         """What the job of a link has measured, as in `GET /v1/jobs/{id}/results`."""

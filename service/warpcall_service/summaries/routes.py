@@ -15,7 +15,6 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import Text, problem_responses
-from warpcall_service.jobs.exports import MARKDOWN
 from warpcall_service.jobs.models import CaseKey, Name, OpName, without_version
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
@@ -23,6 +22,8 @@ from warpcall_service.summaries.board import board
 from warpcall_service.summaries.progress import job_progress
 from warpcall_service.summaries.regression import regression
 from warpcall_service.summaries.usage import MAX_DAYS, UsageList, usage_of
+
+MARKDOWN = "text/markdown"
 
 Allowed = Annotated[
     float,

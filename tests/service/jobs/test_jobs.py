@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 import httpx
-import pyarrow.parquet as pq
 import pytest
 
 from tests.servers import Server, running_server
@@ -198,15 +197,13 @@ def test_a_finished_job_tells_all_about_itself(lab: Lab) -> None:
     assert job["took_s"] > 0
 
 
-def test_results_come_in_every_format_and_say_the_same(lab: Lab, alice: httpx.Client) -> None:
+def test_results_come_as_json_and_csv_and_say_the_same(lab: Lab, alice: httpx.Client) -> None:
     url = f"/v1/jobs/{lab.job['id']}/results"
-    answers = {f: alice.get(url, params={"format": f}) for f in ("csv", "markdown", "parquet")}
     payload = alice.get(url, params={"samples": True}).json()
 
     rows = payload["measurements"]
     (remark,) = payload["remarks"]
     assert remark.startswith("no GPU: warpcall runs plain torch here")
-    assert remark in answers["markdown"].text
     assert [row["implementation"] for row in rows] == ["torch", "copy"]
     assert [bool(row["source_sha256"]) for row in rows] == [True, False]
     assert set(rows[0]) == {field.name for field in fields(Measurement)}
@@ -220,13 +217,10 @@ def test_results_come_in_every_format_and_say_the_same(lab: Lab, alice: httpx.Cl
     assert len(case["samples_us"]["torch"]) == case["rounds"]
     assert alice.get(url).json()["cases"][0]["samples_us"] is None
 
-    table = list(csv.DictReader(io.StringIO(answers["csv"].text)))
+    table = list(csv.DictReader(io.StringIO(alice.get(url, params={"format": "csv"}).text)))
     assert [float(row["median_us"]) for row in table] == [row["median_us"] for row in rows]
     measured = {"op": "permute", "shapes": "8x8", "dtypes": "F32", "params": "dims=1,0"}
-    columns = pq.read_table(io.BytesIO(answers["parquet"].content)).to_pylist()
-    assert columns == [{**row, **measured} for row in rows]
     assert all(measured.items() <= row.items() for row in table)
-    assert f"| torch | {rows[0]['median_us']:.2f} |" in answers["markdown"].text
 
 
 def test_a_client_that_reconnects_sees_each_event_once(lab: Lab, alice: httpx.Client) -> None:

@@ -108,18 +108,12 @@ def test_cases_histories_and_exports_follow_the_rule(changes: list[Change], stor
             results.history(session, caller("ann"), "permute", "mine", key, 10).points[0]
             for key in ("case 0", "case 1")
         ]
-        text, table = (
-            b"".join(
-                step(session) for step in exports.begin(session, caller("ann"), job_id, form, False)
-            ).decode()
-            for form in ("csv", "markdown")
-        )
+        steps = exports.begin(session, caller("ann"), job_id, "csv", False)
+        text = b"".join(step(session) for step in steps).decode()
     written = [row["verdict"] for row in csv.DictReader(io.StringIO(text))]
     assert conclusions(case.measurements[1]) == {None}
     assert [point.measurement.verdict for point in history] == ["faster", None]
     assert written == ["", "faster", "", ""]
-    assert table.count("| faster |") == 1
-    assert table.count("| none: suspect |") == 1
 
 
 @pytest.mark.parametrize("change", TAGGED, ids=name_of)
