@@ -81,6 +81,7 @@ def _survive(network: Network, postgres: Postgres, folder: Path) -> None:
     assert ended.total() == len(accepted)
     assert calls["answered"] > 0
     assert ended["succeeded"] > 0
-    assert all(charged[name] <= sent[name] for name in USERS[:-1]), "the last one's are repeated"
+    # The last one's calls are repeated. Saves of usage are, too, if an answer of the database is lost.
+    assert all(charged[name] <= 2 * sent[name] for name in USERS[:-1])
     until(lambda: not network.processes(), "processes are left")
     assert [path for machine in machines for path in machine.temporary.iterdir()] == []

@@ -1,8 +1,9 @@
 """Reads keys and sessions from the database and saves usage to it, so that no request waits.
 
 While the database fails, the server goes on with the keys that it read last, and keeps the usage
-until it can be saved. The log says when a failure begins and ends, /metrics whether there is one.
-Each use of the database has a deadline: a database that does not answer counts as one that fails.
+until it can be saved. A save is repeated, and counts twice, if the database did it and its answer
+was lost. The log says when a failure begins and ends, /metrics whether there is one. Each use of the
+database has a deadline: a database that does not answer counts as one that fails.
 
 With `keys_max_age_s` the server refuses all keys once it could not read them for that long.
 """
@@ -21,11 +22,10 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall_service.auth import sessions, users
+from warpcall_service.auth import sessions, usage, users
 from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.keys_marker import KeysMarker
-from warpcall_service.auth.usage import UsageCounter
-from warpcall_service.auth.usage_saves import UsageSaves, save_once
+from warpcall_service.auth.usage import UsageBatch, UsageCounter
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
@@ -58,7 +58,7 @@ class AccountSync:
     ) -> None:
         self.authenticator = Authenticator(keys)
         self.usage_counter = UsageCounter()
-        self._usage_saves = UsageSaves(self.usage_counter)
+        self._unsaved: UsageBatch = {}  # counts that the database has refused
         self._store = store
         # Reading and writing have a thread each, so that a save that hangs does not delay a read.
         self._reading, self._writing = StoreThreads(store, 1), StoreThreads(store, 1)
@@ -160,10 +160,11 @@ class AccountSync:
                 await asyncio.wait_for(self._stopping.wait(), SAVE_S)
             await self._save_uses()
             for _ in range(2):  # what could not be saved the last time, and what was counted since
-                if (save := self._usage_saves.take()) is None:
+                self._unsaved = self._unsaved or self.usage_counter.take()
+                if not self._unsaved:
                     break
                 try:
-                    await self._writing.write(functools.partial(save_once, save=save))
+                    await self._writing.write(functools.partial(usage.save, batch=self._unsaved))
                 except StoreError as error:
                     self._note("write", error.reason)
                     break
@@ -171,7 +172,7 @@ class AccountSync:
                     log.exception("usage is lost")
                 else:
                     self._note("write", "")
-                self._usage_saves.done()
+                self._unsaved = {}
 
     async def _save_uses(self) -> None:
         """Store when sessions were used. If that fails, they look unused for some minutes more."""

@@ -98,16 +98,6 @@ class Usage(Base):
     kernel_us: Mapped[int] = mapped_column(BigInteger)
 
 
-class UsageSave(Base):
-    """The last save of usage by a process of a server; see `auth/usage_saves.py`."""
-
-    __tablename__ = "usage_saves"
-
-    writer: Mapped[str] = mapped_column(String(16), primary_key=True)
-    number: Mapped[int] = mapped_column(BigInteger)
-    saved_ms: Mapped[int] = mapped_column(BigInteger)
-
-
 class Job(Base):
     """A benchmark job, from its submission on. Rows are never deleted.
 
