@@ -182,6 +182,19 @@ def test_importing_it_does_not_bring_torch_in(module: str) -> None:
     assert done.stdout == "none\n"
 
 
+def test_tests_of_the_application_start_no_process() -> None:
+    files = sorted((ROOT / "tests/app").glob("**/*.py"))
+    wrong = [
+        f"{file.name} imports {module}"
+        for file in files
+        for module in modules_named(file)
+        if module.startswith(("subprocess", "demo", "tests.servers", "tests.forks"))
+    ]
+
+    assert files
+    assert wrong == []
+
+
 def test_no_file_names_a_path_of_one_machine_or_a_package_registry() -> None:
     found = [
         f"{name}: {match[0]}"
@@ -210,6 +223,15 @@ def imported(file: Path, *, nested: bool = True) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file.name} imports relatively; write the name out"
             yield str(node.module).partition(".")[0]
+
+
+def modules_named(file: Path) -> Iterator[str]:
+    """All modules that a file imports, by their whole names."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
 
 
 def part_of(path: Path) -> str:

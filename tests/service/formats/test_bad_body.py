@@ -9,9 +9,11 @@ import httpx
 import numpy as np
 import pytest
 import safetensors.numpy
+from safetensors.numpy import save
 
 from demo.server import Server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, problem_of, send_raw, tensor
+from tests.service.stored_tensors import ALL, listed, memory
 
 pytestmark = pytest.mark.usefixtures("still_works")
 
@@ -209,3 +211,16 @@ def test_a_refusal_while_the_body_is_still_sent_is_received(
 
     problem_of(answer, 422, "invalid-input", "dims")
     still_works()
+
+
+def test_who_leaves_in_the_middle_of_a_put_leaves_nothing(
+    tensor_client: httpx.Client, server: Server
+) -> None:
+    body = save({"x": np.zeros(1 << 18, np.float32)})
+    head = f"PUT {ALL}/x HTTP/1.1\nHost: localhost\nContent-Type: {SAFETENSORS}\nContent-Length: {len(body)}"
+
+    answer = send_raw(server, head, body[: len(body) // 2], finish=True)
+
+    assert answer.status == 422
+    assert listed(tensor_client) == []
+    assert memory(tensor_client) == 0

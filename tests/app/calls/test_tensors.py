@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from demo.server import Server
 from tests.e2e.test_survives import until
-from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of, send_raw
+from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of
 from tests.service.stored_tensors import ALL, X, get, listed, memory, put
 from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
@@ -243,19 +242,6 @@ def test_a_wrong_put_is_refused_and_leaves_nothing(
 
     problem_of(answer, 422, "invalid-input", field)
     assert listed(tensor_client) == []
-
-
-def test_who_leaves_in_the_middle_of_a_put_leaves_nothing(
-    tensor_client: httpx.Client, server: Server
-) -> None:
-    body = save({"x": np.zeros(1 << 18, np.float32)})
-    head = f"PUT {ALL}/x HTTP/1.1\nHost: localhost\nContent-Type: {SAFETENSORS}\nContent-Length: {len(body)}"
-
-    answer = send_raw(server, head, body[: len(body) // 2], finish=True)
-
-    assert answer.status == 422
-    assert listed(tensor_client) == []
-    assert memory(tensor_client) == 0
 
 
 def test_it_expires_unless_it_is_used_and_its_memory_comes_back(
