@@ -17,7 +17,6 @@ from warpcall.compile_reports import CompileReport, KernelReport
 from warpcall.errors import NodeGone, OnOtherNode, Problem, sizes
 from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.formats.json_structure import structure_nbytes
-from warpcall_service.profilers import summary
 from warpcall_service.runs.results import Strict
 from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.uploads.answers import MAX_KERNELS, KernelNumbers, Line, one_line
@@ -25,6 +24,9 @@ from warpcall_service.uploads.answers import MAX_KERNELS, KernelNumbers, Line, o
 TEXT = "ncu-text"
 REPORT = "compile-report"
 SHOWN_KINDS = (TEXT, REPORT)
+MAX_TEXT_BYTES = (
+    64 << 10
+)  # that a page shows of a text; Nsight Compute prints some 8 KB for a kernel
 # `warpcall_kernels.compile.launches` keeps 2 MiB of texts, which are longer as JSON.
 MAX_REPORT_BYTES = 4 << 20
 MAX_STRUCTURE_BYTES = 128 << 10  # without the content of texts; the largest report has 72 KB
@@ -106,7 +108,7 @@ async def _content(artefacts: Artefacts, row: ArtefactRow) -> Content:
 
 
 async def _with_text(artefacts: Artefacts, row: ArtefactRow, shown: Content) -> Content:
-    content = await artefacts.read(row, summary.MAX_BYTES)
+    content = await artefacts.read(row, MAX_TEXT_BYTES)
     lines = content.decode(errors="replace").split("\n")
     return replace(shown, text="\n".join(map(one_line, lines)), cut=row.nbytes > len(content))
 

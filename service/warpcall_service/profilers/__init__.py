@@ -1,1 +1,1 @@
-"""Profiles that need a process of their own: how a job's process runs it, and what it found."""
+"""Profiles that need a process of their own: how a job's process runs it, such as Nsight Compute."""

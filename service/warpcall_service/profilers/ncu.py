@@ -22,8 +22,6 @@ from warpcall_service.profilers.program import (
     run_child,
     task_of_job,
 )
-from warpcall_service.profilers.raw_page import NoMetrics, parse_raw_page
-from warpcall_service.profilers.summary import summary
 
 if TYPE_CHECKING:
     from warpcall_service.runs.messages import Task
@@ -51,7 +49,7 @@ NO_KERNEL = "its call launched no kernel that Nsight Compute could see"
 
 
 class Files(NamedTuple):
-    """A profile: the report of Nsight Compute, and at most `summary.MAX_BYTES` of text."""
+    """A profile: the report of Nsight Compute, and the page of details that it prints of it."""
 
     report: bytes
     text: bytes
@@ -79,7 +77,7 @@ def profile(ncu: str, task: ChildTask, heading: str, limits: Limits, lease: Leas
 
     Args:
         ncu: path of the program.
-        heading: first lines of the text.
+        heading: first lines of the text, which is cut at `limits.nbytes`.
         lease: entered while the call is repeated.
 
     Raises:
@@ -103,16 +101,13 @@ def profile(ncu: str, task: ChildTask, heading: str, limits: Limits, lease: Leas
                 f"its report has {len(content)} bytes, at most {limits.nbytes} are kept; profile a "
                 "case with fewer kernels"
             )
-        try:
-            kernels = parse_raw_page(_printed(ncu, report, until))
-        except NoMetrics as error:
-            raise NoProfile(str(error)) from None
-        return Files(content, summary(heading, kernels, most=MAX_KERNELS).encode())
+        text = f"{heading}\n\n{_printed(ncu, report, until)}"
+        return Files(content, text.encode()[: limits.nbytes])
 
 
 def _printed(ncu: str, report: Path, until: float) -> str:
-    """The metrics of a report, as a table in CSV."""
-    command = [ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+    """The details of a report, kernel by kernel, as text."""
+    command = [ncu, "--import", str(report), "--page", "details"]
     try:
         done = subprocess.run(  # nosec B603
             command,

@@ -8,21 +8,12 @@ from typing import Any
 
 from tests.service.artefacts.kept import keeping
 from tests.service.databases import Database
+from tests.service.worker.fake_ncu import DETAILS
 from warpcall_service.artefacts.profiles import FILES
 from warpcall_service.artefacts.service import NewArtefact
 from warpcall_service.store.database import Store
 
-NCU_TEXT = """permute x=BF16[4096,4096] dims=1,0
-warpcall, by Nsight Compute
-
-kernel 1 of 1: permute_kernel
-  time       34.78 us; grid 8192x1x1, block 256x1x1, 7.76 waves
-  limiter    memory (DRAM), at 78.7 % of its peak
-  of peak    memory 78.7 %, DRAM 78.7 %, L2 84.6 %, L1 31.1 %, compute 56.7 %
-  occupancy  74.7 %, 100.0 % possible (limited by registers and warps)
-  stalls     long scoreboard 43.4 %, barrier 19.0 %, not selected 12.9 %
-  needs      32 registers, 1.031 KiB shared memory of a block; no spills
-"""
+NCU_TEXT = f"permute x=BF16[4096,4096] dims=1,0\nwarpcall, by Nsight Compute\n\n{DETAILS}"
 
 
 def profile(file: str, implementation: str, position: int = 0) -> NewArtefact:

@@ -31,7 +31,7 @@ AT_LIMIT = report(kernel("at_limit")).removesuffix(b"}") + b', "other": "'
 FILES = {
     "ncu.txt": {
         "text": (NCU_TEXT + MARKUP).encode(),
-        "long": b"a line\n" * 585 + "é".encode() + b"behind the end",
+        "long": b"a line\n" * 9362 + b" " + "é".encode() + b"behind the end",
         "binary": b"\xff\x00\x1b[31m\xe2\x80\xae",
         "lost": b"on no disk",
         "damaged": b"of another size",
@@ -134,14 +134,14 @@ def test_the_text_of_nsight_compute_is_shown_and_escaped(lab: Lab) -> None:
     assert f'v1/jobs/{lab.open}/artefacts/case-0.text.ncu.txt" download>' in part
 
 
-def test_of_a_long_text_the_first_4_kb_are_shown(lab: Lab) -> None:
+def test_of_a_long_text_the_first_64_kib_are_shown(lab: Lab) -> None:
     part = lab.shown("ncu.txt", "long")
 
     (text,) = re.findall(r"<pre[^>]*>(.*?)</pre>", part, re.DOTALL)
-    assert len(text.replace("\ufffd", "")) == 585 * 7
-    assert text.endswith("a line\n\ufffd")
-    assert "These are its first 4 KB." in part
-    assert "These are its first 4 KB." not in lab.shown("ncu.txt", "text")
+    assert len(text.replace("\ufffd", "")) == 9362 * 7 + 1
+    assert text.endswith("a line\n \ufffd")
+    assert "These are its first 64 KiB." in part
+    assert "These are its first 64 KiB." not in lab.shown("ncu.txt", "text")
 
 
 def test_what_is_not_printable_is_not_shown(lab: Lab) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.service.runs.sent_frames import TASK
 from tests.service.uploads.sources import SHORT
-from tests.service.worker.fake_ncu import installed
-from tests.service.worker.ncu_tables import table
+from tests.service.worker.fake_ncu import DETAILS, installed
 from warpcall_service.profilers import ncu
 from warpcall_service.profilers.messages import ChildTask
 from warpcall_service.profilers.program import Limits, NoProfile
@@ -77,7 +76,7 @@ def profiled(
         "source": source,
     }
     task: ChildTask = {**CHILD, "uploads": [upload], "implementation": "ann/mine"}
-    program = installed(folder / "bin", table(), mode)
+    program = installed(folder / "bin", mode)
     before = {*process_tree.descendants(1)}
     try:
         found: ncu.Files | str = ncu.profile(program, task, "heading", limits, lease)
@@ -102,7 +101,7 @@ def test_a_profile_is_a_report_and_a_text(tmp_path: Path) -> None:
 
     assert isinstance(found, ncu.Files), found
     assert found.report == b"a report"
-    assert found.text.startswith(b"heading\n\nkernel 1 of 1: _softmax\n")
+    assert found.text.decode() == f"heading\n\n{DETAILS}"
     assert lease.taken == 1
     sums = calls.read_text().split()
     assert len(sums) == 3, "two calls before the one that is profiled"
@@ -179,11 +178,11 @@ def test_a_report_that_is_too_large_is_an_error(tmp_path: Path) -> None:
     assert "its report has 8 bytes, at most 7 are kept" in found
 
 
-def test_a_table_without_a_number_is_an_error(tmp_path: Path) -> None:
-    program = installed(tmp_path, table(gpu__time_duration_sum="nan"))
+def test_a_text_that_is_too_long_is_cut(tmp_path: Path) -> None:
+    found, _ = profiled(tmp_path, limits=LIMITS._replace(nbytes=100))
 
-    with pytest.raises(NoProfile, match=r"has .nan. for gpu__time_duration\.sum of"):
-        ncu.profile(program, CHILD, "heading", LIMITS, Leased())
+    assert isinstance(found, ncu.Files), found
+    assert found.text.decode() == f"heading\n\n{DETAILS}"[:100]
 
 
 def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
