@@ -84,7 +84,12 @@ def examples(page: Path) -> list[Example]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with running_server(
-        {"WARPCALL_ARENA_BYTES": "256MiB", "WARPCALL_UPLOADS": "trusted", **BRIEF}
+        {
+            "WARPCALL_ARENA_BYTES": "256MiB",
+            "WARPCALL_UPLOADS": "trusted",
+            "WARPCALL_USER_MAX_SHARED_BYTES": "256MiB",
+            **BRIEF,
+        }
     ) as running:
         yield running
 
@@ -310,7 +315,7 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         f"{multipart.MAX_PADDING} spaces",
         "a parameter in a form": f"{multipart.MAX_TEXT_BYTES >> 10} KiB",
         "description of a job": f"{MAX_BODY_BYTES >> 10} KiB",
-        "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
+        "regions of shared memory of one user": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, and {MAX_MESSAGE_BYTES >> 10} KiB for the "
         "description of them and their tensors",
         "members of the JSON of an upload": f"{flat_json.MAX_MEMBERS}, whose values are texts, "

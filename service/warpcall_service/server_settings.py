@@ -226,11 +226,12 @@ class ServerSettings(BaseSettings):
     )
 
     user_max_shared_bytes: ByteSize = Field(
-        ByteSize(8192 * MIB),
+        ByteSize(0),
         ge=0,
         description=(
             "Bytes of shared memory that one user on this machine may register under `/v2`. With 0 "
-            "every registration is refused."
+            "every registration is refused. With more, every caller on this machine can read and "
+            "write whatever shared memory the server's account can open."
         ),
     )
     tensor_device_bytes: ByteSize = Field(

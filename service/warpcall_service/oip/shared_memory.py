@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import re
 import stat
@@ -17,22 +18,15 @@ from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
 from warpcall_service.http.exchange import SLICE_BYTES, Exchange
-from warpcall_service.oip.peer_uid import PeerUids
 from warpcall_service.text import brief
 
 FOLDER = "/dev/shm"  # nosec B108  # where shm_open keeps them; nothing is made there
-MAX_REGIONS = 64  # of one owner
+MAX_REGIONS = 64  # of one user
 MAX_NAME = 128  # characters
 _KEY = re.compile(r"/?([A-Za-z0-9_][A-Za-z0-9._-]{0,199})", re.ASCII)
-_ANYONE = stat.S_IROTH | stat.S_IWOTH
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The owner of regions: a user, connected from an account of this machine."""
-
-    user: str
-    uid: int
+# A request with one of these headers was made for somebody else: a proxy forwards the requests of
+# others, and a browser sends what a web page asks for, not its reader.
+INDIRECT = (b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via", b"origin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +125,48 @@ class Region:
 
 
 class SharedMemory:
-    """The registry of regions. An owner sees only their own.
+    """The registry of regions. A user sees only their own, and is `owner` below.
+
+    A user may register any segment that the server's account can open.
 
     Args:
-        max_nbytes: limit on the registered bytes of one owner; 0 disables shared memory.
+        max_nbytes: limit on the registered bytes of one user; 0 disables shared memory.
     """
 
     def __init__(self, max_nbytes: int) -> None:
         self._max_nbytes = max_nbytes
-        self._regions: dict[Owner, dict[str, Region]] = {}
-        self._peers = PeerUids()
+        self._regions: dict[str, dict[str, Region]] = {}
 
-    @property
-    def allowed(self) -> bool:
-        """Whether shared memory is enabled."""
-        return self._max_nbytes > 0
-
-    def owner(self, exchange: Exchange) -> Owner:
-        """The owner whose regions a request may use.
+    def owner(self, exchange: Exchange) -> str:
+        """The user whose regions a request may use.
 
         Raises:
-            Forbidden: the client is not on this machine, or shared memory is disabled.
+            Forbidden: the client is not on this machine, it made the request for somebody else, or
+                shared memory is disabled.
         """
-        if not self.allowed:
-            raise Forbidden("this server takes no tensors in shared memory")
-        return Owner(exchange.caller.name, self._peers.uid(exchange))
+        if not self._max_nbytes:
+            raise Forbidden(
+                "this server takes no tensors in shared memory: its setting user_max_shared_bytes "
+                "is 0"
+            )
+        for name in INDIRECT:
+            if name in exchange.headers:
+                raise Forbidden(
+                    "shared memory is for programs on the server's own machine that connect "
+                    f"themselves, this request has the header {name.decode()}"
+                )
+        if not _is_from_here(exchange):
+            raise Forbidden(
+                "shared memory is for programs on the server's own machine: connect to "
+                "127.0.0.1, [::1] or its Unix socket"
+            )
+        return exchange.caller.name
 
-    def register(self, owner: Owner, name: str, key: str, offset: int, nbytes: int) -> None:
+    def register(self, owner: str, name: str, key: str, offset: int, nbytes: int) -> None:
         """Register `nbytes` bytes of the segment `key` from `offset` on, as the region `name`.
 
         Raises:
             InvalidInput: there is no such segment, it is too short, or the name is taken.
-            Forbidden: the segment belongs to another account.
             TooLarge: the owner would have too many regions, or too many bytes.
         """
         if not 1 <= len(name) <= MAX_NAME:
@@ -171,8 +175,6 @@ class SharedMemory:
                 field="name",
             )
         with _opened(key, os.O_RDWR) as (_, found):
-            if owner.uid not in (0, found.st_uid) and found.st_mode & _ANYONE != _ANYONE:
-                raise Forbidden(f"the shared memory {brief(key)} belongs to another account")
             if offset + nbytes > found.st_size:
                 raise InvalidInput(
                     f"the shared memory {brief(key)} has {found.st_size} bytes, "
@@ -194,24 +196,32 @@ class SharedMemory:
         regions[name] = Region(name, key, offset, nbytes, (found.st_dev, found.st_ino))
         self._regions[owner] = regions
 
-    def regions(self, owner: Owner) -> list[Region]:
+    def regions(self, owner: str) -> list[Region]:
         """All regions of an owner."""
         return list(self._regions.get(owner, {}).values())
 
-    def region(self, owner: Owner, name: str) -> Region:
+    def region(self, owner: str, name: str) -> Region:
         """A region of an owner; raises NotFound if there is none of that name."""
         region = self._regions.get(owner, {}).get(name)
         if region is None:
             raise NotFound(f"you have registered no shared memory region {brief(name)}", field=name)
         return region
 
-    def unregister(self, owner: Owner, name: str | None = None) -> None:
+    def unregister(self, owner: str, name: str | None = None) -> None:
         """Remove a region of an owner, or all of them. It is no error if there is none."""
         regions = self._regions.get(owner, {})
         if name is not None:
             regions.pop(name, None)
         if name is None or not regions:
             self._regions.pop(owner, None)
+
+
+def _is_from_here(exchange: Exchange) -> bool:
+    """Whether the client connected from this machine."""
+    client = exchange.scope["client"]  # None for a Unix socket, or if the client has left
+    if client is None:
+        return exchange.connection.is_local
+    return ipaddress.ip_address(client[0].partition("%")[0]).is_loopback
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
 from warpcall_service.http.openapi_parts import Model
 from warpcall_service.oip.openapi import error_responses
 from warpcall_service.oip.routes import json_of
-from warpcall_service.oip.shared_memory import Owner, Region, SharedMemory
+from warpcall_service.oip.shared_memory import Region, SharedMemory
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
@@ -32,7 +32,7 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
     router = APIRouter(prefix="/v2/systemsharedmemory", tags=["open inference protocol"])
     local_only = error_responses([Forbidden])
 
-    def owner_of(request: Request) -> Owner:
+    def owner_of(request: Request) -> str:
         return shared.owner(request.scope["state"]["exchange"])
 
     @router.get("/status", response_model=list[RegionModel], responses=local_only)
