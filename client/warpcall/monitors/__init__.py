@@ -7,7 +7,7 @@ day are texts as in RFC 3339, UTC. Every other quantity has its unit in its name
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from warpcall.jobs import Payload
 
@@ -21,8 +21,6 @@ answered with a 2xx status; or all attempts have failed."""
 MonitorEvent = Literal["steps", "failing", "recovered"]
 """What a call of a monitor's URL is about: a run shows steps; its runs begin to fail; they work
 again."""
-
-DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 
 LEAST = 0.03
 """The smallest step that a monitor reports by default, as a share of the time before it."""

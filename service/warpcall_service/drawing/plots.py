@@ -106,14 +106,3 @@ def _label(value: float) -> str:
     """A round number without rounding it further: two ticks must not have the same text."""
     text = f"{value:,.6f}"
     return text.rstrip("0").rstrip(".")
-
-
-def histogram(values: Sequence[float], bins: int) -> tuple[list[int], float, float]:
-    """Counts of values in bins of the same width, and the ends of the first and the last bin."""
-    low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 1e-3, high + 1e-3
-    counts = [0] * bins
-    for value in values:
-        counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
-    return counts, low, high
