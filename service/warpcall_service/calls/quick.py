@@ -15,7 +15,6 @@ from warpcall.errors import Problem
 from warpcall_service.auth.rate_limits import Account
 from warpcall_service.calls.large_call import LargeCall
 from warpcall_service.calls.repeated_call import CallTemplate, RepeatedCall, Services
-from warpcall_service.calls.upload import DEFERRED_BYTES
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.quick import QuickFeed, Running
@@ -28,6 +27,7 @@ from warpcall_service.lanes.status import Timing
 NEVER = (b"x-request-id", b"expect", b"transfer-encoding", b"content-encoding", b"cookie")
 # A larger body is read in so many windows, one after the other, that other clients would wait.
 QUICK_BYTES = 4 << 20
+QUICK_OUTPUT_BYTES = 1 << 20  # calls with larger outputs take the ordinary way
 
 log = logging.getLogger("warpcall")
 
@@ -58,7 +58,7 @@ class QuickCalls(Services):
             or exchange.declared > QUICK_BYTES
             or exchange.scope["http_version"] != "1.1"
             or not received.keeps_alive
-            or plan.output_nbytes > DEFERRED_BYTES
+            or plan.output_nbytes > QUICK_OUTPUT_BYTES
             or len(head) > JOIN_BYTES
             or any(name in headers for name in NEVER)
         ):

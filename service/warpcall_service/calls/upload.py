@@ -28,7 +28,6 @@ from warpcall_service.text import brief
 # text.
 MAX_LARGE_JSON_CALLS = 4
 CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time, so that the cache stays small
-DEFERRED_BYTES = 1 << 20  # larger outputs are allocated only when the inputs have been read
 _NOT_LIMITED = contextlib.nullcontext()
 
 
@@ -144,8 +143,7 @@ class Uploads:
         call.body.watchdog.pause()
         plan = await self._plan(call, [], params.from_query(call.query, call.op))
         call.check_plan(plan)
-        slot = await self.allocate_call(call.body, plan, defer=False, lane=call.lane)
-        return await self.complete(call.body, plan, slot)
+        return complete(plan, await self.allocate_call(call.body, plan, call.lane))
 
     async def _read_safetensors(self, call: _Call) -> Upload:
         body = call.body
@@ -185,15 +183,14 @@ class Uploads:
                 field="body",
             )
         call.check_plan(plan)
-        slot = await self.allocate_call(body, plan, lane=call.lane)
+        slot = await self.allocate_call(body, plan, call.lane)
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
-            upload = await self.complete(body, plan, slot)
-            return replace(upload, is_cached=True) if cached else upload
         except BaseException:
             slot.release()
             raise
+        return replace(complete(plan, slot), is_cached=cached)
 
     async def _read_json(self, call: _Call) -> Upload:
         """The text is read into the arena. The arrays that a large text becomes lie on the heap, so
@@ -215,7 +212,7 @@ class Uploads:
                 given = params.merge(params.from_query(call.query, call.op), decoded.params)
                 plan = await self._plan(call, decoded.tensors, given)
                 call.check_plan(plan)
-                slot = await self.allocate_call(body, plan, defer=False, lane=call.lane)
+                slot = await self.allocate_call(body, plan, call.lane)
                 try:
                     await decoded.write(slot.view)
                 except BaseException:  # the client may leave while a large tensor is copied
@@ -223,7 +220,7 @@ class Uploads:
                     raise
         finally:
             text.release()
-        return await self.complete(body, plan, slot)
+        return complete(plan, slot)
 
     async def _read_form(self, call: _Call, boundary: bytes) -> Upload:
         """The outputs' memory is allocated at the end of the form, when its tensors are known."""
@@ -255,52 +252,29 @@ class Uploads:
         planner: Planner | LocalEngine = call.planner or self._engine
         return await planner.plan_call(call.op["name"], list(tensors), given)
 
-    async def allocate_call(
-        self, body: Body, plan: Plan, *, defer: bool = True, lane: str = ""
-    ) -> Slot:
-        """Allocate the inputs and outputs of a call; `complete` follows once the inputs are read.
+    async def allocate_call(self, body: Body, plan: Plan, lane: str = "") -> Slot:
+        """Allocate one slot for the inputs and outputs of a call; `complete` says where they lie.
 
         Args:
-            defer: allocate large outputs in `complete`. Otherwise a client that sends slowly would
-                occupy their memory all the while. Small outputs lie behind the inputs in the same
-                slot, which costs less.
             lane: allocate on this lane; empty means any.
         """
-        if defer and plan.output_nbytes > DEFERRED_BYTES:
-            return await self.allocate(
-                body, plan.input_nbytes, lane=lane, deferred_nbytes=plan.output_nbytes
-            )
         return await self.allocate(body, output_begin(plan) + plan.output_nbytes, lane=lane)
 
-    async def complete(self, body: Body, plan: Plan, slot: Slot) -> Upload:
-        """Allocate outputs that `allocate_call` deferred, for a call whose inputs are in `slot`."""
-        if not slot.deferred_nbytes:
-            return Upload(plan, slot, slot, output_begin(plan))
-        body.watchdog.pause()
-        target = await slot.arena.acquire_deferred(slot, self._settings.call_timeout_s)
-        return Upload(plan, slot, target, 0)
-
     async def allocate(
-        self,
-        body: Body,
-        nbytes: int,
-        *,
-        lane: str = "",
-        beside: Slot | None = None,
-        deferred_nbytes: int = 0,
+        self, body: Body, nbytes: int, *, lane: str = "", beside: Slot | None = None
     ) -> Slot:
         """Allocate a slot. The time that this takes does not count as the client's."""
         body.watchdog.pause()
         slot = await self._engine.acquire(
-            nbytes,
-            self._settings.queue_timeout_s,
-            body.user,
-            beside=beside,
-            lane_name=lane,
-            deferred_nbytes=deferred_nbytes,
+            nbytes, self._settings.queue_timeout_s, body.user, beside=beside, lane_name=lane
         )
         body.watchdog.resume()
         return slot
+
+
+def complete(plan: Plan, slot: Slot) -> Upload:
+    """The call whose inputs are in a slot of `Uploads.allocate_call`, and its outputs behind them."""
+    return Upload(plan, slot, slot, output_begin(plan))
 
 
 def output_begin(plan: Plan) -> int:

@@ -171,14 +171,12 @@ class LocalEngine:
         *,
         beside: Slot | None = None,
         lane_name: str = "",
-        deferred_nbytes: int = 0,
     ) -> Slot:
         """Allocate memory for a call on the least loaded lane.
 
         Args:
             beside: allocate in the arena of this slot, before requests that are not urgent.
             lane_name: allocate on this lane.
-            deferred_nbytes: bytes that `Arena.acquire_deferred` will allocate later.
 
         Raises:
             TooLarge: one call may not use so much.
@@ -190,17 +188,16 @@ class LocalEngine:
             return await beside.arena.acquire(nbytes, timeout_s, user, urgent=True)
         lane = self._lane_named(lane_name) if lane_name else self._least_loaded()
         has, limit = self.nbytes_of(user), self.settings.user_max_bytes
-        whole = nbytes + deferred_nbytes
-        if has and has + whole > limit:
+        if has and has + nbytes > limit:
             raise Busy(
-                f"{user} has {has} bytes in flight and asks for {whole}, at most {limit} are "
+                f"{user} has {has} bytes in flight and asks for {nbytes}, at most {limit} are "
                 "allowed together",
                 retry_after_s=max(
-                    other.arena.refill_s(user, has + whole - limit) for other in self._lanes
+                    other.arena.refill_s(user, has + nbytes - limit) for other in self._lanes
                 ),
             )
         lane.check_open()
-        return await lane.arena.acquire(nbytes, timeout_s, user, deferred_nbytes=deferred_nbytes)
+        return await lane.arena.acquire(nbytes, timeout_s, user)
 
     def acquire_at_once(self, nbytes: int, user: str) -> Slot | None:
         """Allocate memory for a call, as `acquire`; None if that must wait, or is refused."""

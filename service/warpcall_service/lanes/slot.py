@@ -26,7 +26,6 @@ class Slot:
         offset: the slot's first byte in the arena.
         end: the byte after the slot's last in the arena, padding included.
         nbytes: the number of bytes that were asked for.
-        deferred_nbytes: bytes that `Arena.acquire_deferred` will allocate beside this slot.
     """
 
     arena: Arena
@@ -35,7 +34,6 @@ class Slot:
     offset: int
     end: int
     nbytes: int
-    deferred_nbytes: int = 0
     _allocated_at: float = field(default_factory=time.monotonic)
     _references: int = 1
     _released: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads
+from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads, complete
 from warpcall_service.formats import json_values, oip_request
 from warpcall_service.formats.json_reader import INLINE_BYTES
 from warpcall_service.formats.oip_request import InferRequest, RequestInput
@@ -195,7 +195,7 @@ class InferReader:
                 region = placed.regions[given.shared.region]
                 await region.read(given.shared.offset, layout.view(given.info.name, slot.view))
         if placed.plan is not None:
-            return await self._uploads.complete(body, placed.plan, slot)
+            return complete(placed.plan, slot)
         params = placed.given
         for given in placed.late:
             data = layout.view(given.info.name, slot.view)

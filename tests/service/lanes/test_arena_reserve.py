@@ -1,4 +1,4 @@
-"""The arena's reserve and deferred memory: small calls find room, and large calls never deadlock."""
+"""The arena's reserve: small calls find room, and large calls all end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpcall.errors import Busy, TooLarge
@@ -19,7 +19,6 @@ SIZE = 4 << 20
 RESERVE = SIZE // 32
 LARGEST = SIZE - RESERVE
 SMALL = RESERVE // 64
-PAGE = 4096
 PATIENCE_S = 20.0
 
 
@@ -34,18 +33,16 @@ def arena() -> Iterator[Arena]:
     made.memory.close()
 
 
-async def at_once(arena: Arena, nbytes: int, user: str, deferred_nbytes: int = 0) -> Slot:
+async def at_once(arena: Arena, nbytes: int, user: str) -> Slot:
     """A slot that need not be waited for."""
-    return await arena.acquire(nbytes, 0.0, user, deferred_nbytes=deferred_nbytes)
+    return await arena.acquire(nbytes, 0.0, user)
 
 
-# One step of somebody who holds what they can: a user, the bytes, the deferred bytes, whether they
-# wait.
+# One step of somebody who holds what they can: a user, the bytes, whether they wait.
 steps = st.lists(
     st.tuples(
         st.sampled_from("abcdefgh"),
         st.integers(1, SMALL) | st.integers(SMALL, LARGEST),
-        st.just(0) | st.integers(1, LARGEST),
         st.booleans(),
     ),
     max_size=80,
@@ -55,19 +52,18 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=200, deadline=None)
 def test_a_small_call_finds_room_whatever_others_hold_or_wait_for(
-    taken: list[tuple[str, int, int, bool]],
+    taken: list[tuple[str, int, bool]],
 ) -> None:
     async def play() -> None:
         arena = make()
         waiting = []
-        for user, nbytes, deferred_nbytes, patient in taken:
+        for user, nbytes, patient in taken:
             try:
                 if patient:
-                    asked = arena.acquire(nbytes, 60.0, user, deferred_nbytes=deferred_nbytes)
-                    waiting.append(asyncio.create_task(asked))
+                    waiting.append(asyncio.create_task(arena.acquire(nbytes, 60.0, user)))
                     await asyncio.sleep(0)
                 else:
-                    await at_once(arena, nbytes, user, deferred_nbytes)
+                    await at_once(arena, nbytes, user)
             except (Busy, TooLarge):
                 pass
 
@@ -94,9 +90,8 @@ def test_the_largest_call_leaves_the_reserve_to_small_ones_of_all(arena: Arena) 
 
 
 def test_a_call_that_would_take_the_reserve_gets_the_size_it_may_have(arena: Arena) -> None:
-    for nbytes, deferred_nbytes in ((LARGEST + 1, 0), (1, LARGEST), (LARGEST, 1)):
-        with pytest.raises(TooLarge, match=f"must fit in {LARGEST:,} bytes together.*arena_bytes"):
-            asyncio.run(at_once(arena, nbytes, "a", deferred_nbytes))
+    with pytest.raises(TooLarge, match=f"must fit in {LARGEST:,} bytes together.*arena_bytes"):
+        asyncio.run(at_once(arena, LARGEST + 1, "a"))
 
 
 def test_one_user_gets_half_of_the_reserve_and_the_next_half_of_the_rest(arena: Arena) -> None:
@@ -179,98 +174,23 @@ def test_who_need_not_wait_is_served_although_no_more_may_wait() -> None:
     asyncio.run(play())
 
 
-def test_memory_is_deferred_only_if_the_state_stays_safe(arena: Arena) -> None:
-    async def play() -> None:
-        first = await at_once(arena, LARGEST // 2, "a", LARGEST // 3)
-        with pytest.raises(Busy):  # both would hold what the other one needs
-            await at_once(arena, LARGEST // 4, "b", LARGEST // 3)
-        second = await at_once(arena, LARGEST // 8, "b", LARGEST // 3)
-        for source in (second, first):
-            target = await arena.acquire_deferred(source, 0.0)
-            target.release()
-            source.release()
-        assert arena.stats().used == 0
-        assert arena.nbytes_of("a") == arena.nbytes_of("b") == 0
-
-    asyncio.run(play())
-
-
-def test_while_deferred_memory_waits_large_calls_get_nothing_new(arena: Arena) -> None:
-    async def play() -> list[str]:
-        source = await at_once(arena, PAGE, "a", LARGEST // 2)
-        other = await at_once(arena, LARGEST // 2, "b")
-        order = []
-
-        async def claim() -> None:
-            (await arena.acquire_deferred(source, 60.0)).release()
-            source.release()
-            order.append("a")
-
-        async def ask() -> None:
-            (await arena.acquire(LARGEST // 4, 60.0, "c")).release()
-            order.append("c")
-
-        tasks = [asyncio.create_task(claim())]
-        await asyncio.sleep(0)
-        tasks.append(asyncio.create_task(ask()))
-        await asyncio.sleep(0.01)
-        assert order == []
-        other.release()
-        await asyncio.gather(*tasks)
-        return order
-
-    assert asyncio.run(play()) == ["a", "c"]
-
-
-def test_a_claim_that_is_given_up_leaves_nothing_behind(arena: Arena) -> None:
-    async def play() -> None:
-        source = await at_once(arena, PAGE, "a", LARGEST // 2)
-        other = await at_once(arena, LARGEST // 2, "b")
-        with pytest.raises(Busy):
-            await arena.acquire_deferred(source, 0.0)
-        claim = asyncio.create_task(arena.acquire_deferred(source, 60.0))
-        await asyncio.sleep(0)
-        claim.cancel()
-        other.release()  # in the same moment
-        await asyncio.wait((claim,))
-        source.release()
-        assert arena.stats().used == arena.waiting == arena.nbytes_of("a") == 0
-        await at_once(arena, LARGEST, "c")
-
-    asyncio.run(play())
-
-
 @given(st.integers(0, 2**32))
-@example(248)  # has a small call with deferred memory
 @settings(max_examples=60, deadline=None)
-def test_many_calls_with_deferred_memory_all_end(seed: int) -> None:
-    """Calls of every size at random moments; some of their clients leave in the middle."""
+def test_many_calls_all_end(seed: int) -> None:
+    """Calls of every size that come and end at random moments."""
     chance = random.Random(seed)
     finished = []
 
     async def call(arena: Arena, number: int) -> None:
         nbytes = chance.choice((chance.randrange(SMALL), chance.randrange(LARGEST // 2)))
-        deferred_nbytes = chance.choice((0, 0, PAGE, chance.randrange(1, LARGEST // 2)))
-        source = await arena.acquire(
-            nbytes, 60.0, chance.choice("abc"), deferred_nbytes=deferred_nbytes
-        )
-        target = None
+        slot = await arena.acquire(nbytes, 60.0, chance.choice("abc"))
         try:
-            source.view[:] = bytes([number]) * nbytes
+            slot.view[:] = bytes([number]) * nbytes
             for _ in range(chance.randrange(6)):
                 await asyncio.sleep(0)
-            if deferred_nbytes and chance.random() < 0.9:
-                target = await arena.acquire_deferred(source, 60.0)
-                target.view[:] = bytes([number]) * deferred_nbytes
-                assert target.nbytes == deferred_nbytes
-                for _ in range(chance.randrange(6)):
-                    await asyncio.sleep(0)
-                assert bytes(target.view) == bytes([number]) * deferred_nbytes
-            assert bytes(source.view) == bytes([number]) * nbytes
+            assert bytes(slot.view) == bytes([number]) * nbytes
         finally:
-            source.release()
-            if target is not None:
-                target.release()
+            slot.release()
         finished.append(number)
 
     async def play() -> None:

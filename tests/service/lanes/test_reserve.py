@@ -165,16 +165,3 @@ def test_a_call_that_needs_the_reserve_gets_the_size_that_is_allowed(place: Plac
 
     said = problem_of(answer, 413, "too-large", "body")
     assert " together, which is arena_bytes less a reserve" in said
-
-
-def test_outputs_take_no_memory_while_the_inputs_come(place: Place, watcher: httpx.Client) -> None:
-    nbytes = 8 * MIB
-
-    with slow(place, "mallory", nbytes) as sock:
-        until(lambda: metrics(watcher)[USED] > 0, "the call has no memory")
-        held = metrics(watcher)[USED]
-        sock.sendall(bytes(nbytes - 1))
-        answer = sock.recv(15)
-
-    assert held == nbytes
-    assert answer == b"HTTP/1.1 200 OK"
