@@ -19,6 +19,7 @@ from tests.service.cheats.judge import Judge, Measured, Request, running_judge
 CHEATS = [one for folder in ("results", "calls", "times", "processes") for one in cheats(folder)]
 GAIN = 0.6  # of the honest time, below which a time is false; a busy machine only adds to it
 CALL_S = 1.0
+TRIES = 3  # in which a cheat must succeed once: what must happen in time may not on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +94,15 @@ def test_a_cheat_gets_its_true_status_and_changes_no_other_row(
 def test_a_cheat_succeeds_without_the_rules_against_it(
     cheat: Cheat, judge: Judge, tmp_path: Path
 ) -> None:
-    found = measured(judge, cheat, tmp_path, *cheat.rules)
-
-    mine = found.rows["ann/mine"]
-    assert (mine["status"], mine["error"]) == ("ok", None)
-    assert is_false(found) or cheat.gains == "a wrong result"
+    tries = []
+    for number in range(TRIES):
+        (folder := tmp_path / str(number)).mkdir()
+        found = measured(judge, cheat, folder, *cheat.rules)
+        mine = found.rows["ann/mine"]
+        tries.append((mine["status"], mine["error"], mine["median_us"]))
+        if mine["status"] == "ok" and (is_false(found) or cheat.gains == "a wrong result"):
+            return
+    raise AssertionError(tries)
 
 
 def test_an_honest_implementation_is_ok(judge: Judge, tmp_path: Path) -> None:

@@ -213,13 +213,13 @@ def test_other_tasks_run_while_a_flood_of_frames_is_read() -> None:
     many = [frame(one) for one in (WANT, RELEASE)] * 2000
 
     async def play() -> list[float]:
-        reader, late, now = asyncio.StreamReader(), [], time.perf_counter
+        reader, late, now = asyncio.StreamReader(), [], time.thread_time
 
         async def tick() -> None:
             while True:
-                due = now() + 0.001
+                begin = now()
                 await asyncio.sleep(0.001)
-                late.append(now() - due)
+                late.append(now() - begin)
 
         ticking = asyncio.create_task(tick())
         reader.feed_data(frame(HELLO) + b"".join(many))
@@ -231,7 +231,7 @@ def test_other_tasks_run_while_a_flood_of_frames_is_read() -> None:
 
     late = asyncio.run(play())
 
-    # The clock also counts what other processes take, so one late tick on a busy machine is no fault.
+    # In CPU time, which also counts collections of garbage: a single late tick is no fault.
     assert len(late) > 500
     assert sorted(late)[len(late) * 99 // 100] < 0.02
 
