@@ -149,7 +149,8 @@ class Store:
         """Update the schema in one transaction. Returns whether there was anything to update.
 
         Raises:
-            StoreError: the database cannot be written, or a newer server has updated it.
+            StoreError: the database cannot be written, or has a schema that this server does not
+                know.
         """
         if self.exists and not self._behind(self.revision()):
             return False
@@ -204,6 +205,11 @@ class Store:
             StoreError: this server does not know the schema.
         """
         known = sorted(file.name[1:5] for file in REVISIONS.glob("v*.py"))
+        if revision is not None and revision < known[0]:
+            raise StoreError(
+                f"the database {self.label} has schema {revision}, this server updates schemas from "
+                f"{known[0]} on: start with a new database, or update it first as docs/deploy.md says"
+            )
         if revision is not None and revision not in known:
             raise StoreError(
                 f"the database {self.label} has schema {revision}, this server knows up to "

@@ -117,8 +117,7 @@ class Job(Base):
         environment: class of machine and software, set when the first case is measured.
         sources: JSON of the SHA-256 of each implementation's source, by name. First it is what the
             submission found, then what the job's process has loaded.
-        private: whether only its user and administrators may read it. Jobs that were stored before
-            there was a choice are private, as they were.
+        private: whether only its user and administrators may read it.
         gpu: model of the GPU that it asks for; null means any.
         node: id of the server, or host name of its machine, that it asks for; null means any.
         model: of the device of the latest attempt. From its first measured case on, the job runs

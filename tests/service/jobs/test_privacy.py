@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 
-from tests.service.databases import Database
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request
-from warpcall.errors import InvalidInput, NotFound
+from warpcall.errors import InvalidInput
 from warpcall_service.auth import users
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
-from warpcall_service.store.database import REVISIONS, Store
+from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 from warpcall_service.uploads.database import IMPLEMENTATIONS
 from warpcall_service.uploads.new_versions import NewImplementation, Quota
@@ -151,36 +146,6 @@ def test_a_request_without_the_field_is_the_same_as_before_there_was_one() -> No
     assert submissions._sha256(request()) == HASH
     assert submissions._sha256(request(private=None)) == HASH
     assert submissions._sha256(request(private=False)) != HASH
-
-
-def test_jobs_that_were_stored_before_stay_with_their_users(database: Database) -> None:
-    store = database.store()
-    if store.path is not None:
-        store._make(store.path)
-    with store.write() as session:
-        with Operations.context(MigrationContext.configure(session.connection())):
-            for file in sorted(REVISIONS.glob("v000[1-5]*.py")):
-                importlib.import_module(f"warpcall_service.migrations.{file.stem}").upgrade()
-        session.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
-        session.execute(sa.text("INSERT INTO alembic_version VALUES ('0005')"))
-        old = sa.table("jobs", *(sa.column(c.name) for c in Job.__table__.columns))
-        values = {
-            column.name: 0 if isinstance(column.type, sa.Integer) else "x"
-            for column in Job.__table__.columns
-            if not column.nullable and column.name != "private"
-        }
-        job_id = {"id": "0123456789ab", "user_name": "alice"}
-        session.execute(sa.insert(old).values(**{**values, **job_id, "number": 1}))
-
-    assert store.migrate()
-
-    with store.read() as session:
-        found = submissions.find(session, caller("alice"), job_id["id"])
-        assert found.private is True
-        assert submissions.find(session, caller("root", "admin"), job_id["id"]) is found
-        with pytest.raises(NotFound, match="or it is private to another user"):
-            submissions.find(session, caller("bob"), job_id["id"])
-    store.close()
 
 
 def test_no_user_is_called_as_all_users_are(store: Store) -> None:
