@@ -114,7 +114,11 @@ def test_folders_of_the_service_import_in_one_order() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_import_leads_back_to_its_own_module(package: str) -> None:
-    graph = {module_of(file): modules_imported(file) for file in sources(package)}
+    """Imports in functions and for types count as well, but not yet in the client."""
+    graph = {
+        module_of(file): modules_imported(file, nested=package != "warpcall")
+        for file in sources(package)
+    }
 
     with_cycle = [module for module in graph if module in reachable(graph, module)]
 

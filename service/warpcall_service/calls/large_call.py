@@ -13,7 +13,7 @@ from warpcall_service.http.exchange import JOIN_BYTES, ClientGone, stopped_early
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.quick import QuickFeed
 from warpcall_service.http.watchdog import ClientWatchdog
-from warpcall_service.lanes.slot import Slot
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.status import Timing
 
 log = logging.getLogger("warpcall")

@@ -19,8 +19,8 @@ from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.quick import QuickFeed, Running
 from warpcall_service.http.request_connection import RequestConnection
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
 
 # Headers with which a request always takes the ordinary way.

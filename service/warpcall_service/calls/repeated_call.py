@@ -20,10 +20,10 @@ from warpcall_service.http.connection import Connection
 from warpcall_service.http.exchange import Exchange, new_request_id
 from warpcall_service.http.problems import render
 from warpcall_service.http.quick import QuickFeed
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane_call import Outcome
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
 

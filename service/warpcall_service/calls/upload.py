@@ -16,11 +16,11 @@ from warpcall_service.formats.json_reader import INLINE_BYTES, JsonReader
 from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.free_ranges import round_up
 from warpcall_service.lanes.plan import ALIGNMENT, Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 

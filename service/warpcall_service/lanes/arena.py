@@ -13,23 +13,70 @@ too, but not while a large call waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import mmap
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warpcall.errors import Busy, Problem, TooLarge, sizes
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.arena_memory import ArenaMemory
 from warpcall_service.lanes.fair_queue import FairQueue, QueueEntry
 from warpcall_service.lanes.free_ranges import FreeRanges, round_up
-from warpcall_service.lanes.slot import Slot
 
 LINE_BYTES = 64  # a cache line, the alignment of small slots
 PAGE_ALIGNED_BYTES = 64 << 10  # slots of this size and more begin on a page
 MAX_RETRY_AFTER_S = 60.0
 USER_SHARE = 0.75  # of an arena for one user in several slots; the rest is for other users
 SMALL_CALLS = 64  # small calls of the largest size that fit in the reserve together
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A piece of an arena that is allocated to one call, with a count of references.
+
+    The code that acquired the slot calls `release` once it needs the slot no more. A lane that
+    works on the slot meanwhile has a reference of its own, from `retain` to `release_retained`.
+    The memory is free again when no reference is left.
+
+    Attributes:
+        arena: the arena to which the slot belongs.
+        user: name of the user whose call it is.
+        view: the slot's bytes, writable; unusable after `release`.
+        offset: the slot's first byte in the arena.
+        end: the byte after the slot's last in the arena, padding included.
+        nbytes: the number of bytes that were asked for.
+    """
+
+    arena: Arena
+    user: str
+    view: memoryview
+    offset: int
+    end: int
+    nbytes: int
+    _allocated_at: float = field(default_factory=time.monotonic)
+    _references: int = 1
+    _released: bool = False
+
+    def release(self) -> None:
+        """Drop the owner's reference. The operation is idempotent."""
+        if not self._released:
+            self._released = True
+            with contextlib.suppress(BufferError):  # an array still uses the view's memory
+                self.view.release()
+            self.release_retained()
+
+    def retain(self) -> None:
+        """Add a reference, which `release_retained` drops."""
+        self._references += 1
+
+    def release_retained(self) -> None:
+        """Drop a reference that `retain` added."""
+        self._references -= 1
+        if not self._references:
+            self.arena.free(self, time.monotonic() - self._allocated_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.device_watch import watch_all
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.lane_call import Outcome
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
 from warpcall_service.lanes.worker_handle import WorkerLost
 from warpcall_service.processes.spawn import ChildProcess, StartProcess

@@ -13,13 +13,12 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.lanes.activity import Activity
-from warpcall_service.lanes.arena import Arena, share_of
+from warpcall_service.lanes.arena import Arena, Slot, share_of
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
 from warpcall_service.lanes.lane_call import SHORT_CALL_S, Call, Outcome, may_follow
 from warpcall_service.lanes.messages import Done, Hello
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
 from warpcall_service.processes.lone_calls import LoneCalls

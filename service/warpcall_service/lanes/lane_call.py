@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from warpcall.errors import Problem
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.fair_queue import QueueEntry
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
 
 # Calls that are sent to the worker process before it has answered the first, so that it wakes up

@@ -21,10 +21,10 @@ from warpcall_service.formats.oip_request import InferRequest, RequestInput
 from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.oip.layout import Layout, check_list, list_of
 from warpcall_service.oip.response import HEADER_LENGTH, InferResponse
 from warpcall_service.oip.shared_memory import Region, SharedMemory

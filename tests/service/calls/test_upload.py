@@ -13,9 +13,8 @@ import pytest
 from warpcall.wire import TensorInfo
 from warpcall_service.calls.upload import Uploads
 from warpcall_service.lanes import fair_semaphore
-from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.arena import Arena, Slot
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.lanes.slot import Slot
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.settings import Settings

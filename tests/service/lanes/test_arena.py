@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpcall.errors import Busy, TooLarge, Unavailable
-from warpcall_service.lanes.arena import Arena
-from warpcall_service.lanes.slot import Slot
+from warpcall_service.lanes.arena import Arena, Slot
 
 SIZE = 1 << 20
 
