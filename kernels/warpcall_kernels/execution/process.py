@@ -86,6 +86,7 @@ class RemoteProcess:
         self._peer: Peer | None = None
         self._stopped = False
         self._ends = 0
+        self._late: RemoteFailed | None = None  # its import did not end in time
 
     @property
     def peer(self) -> Peer:
@@ -96,11 +97,15 @@ class RemoteProcess:
     def begin(self, deadlines: Deadlines) -> None:
         """Start the process unless it runs, and let it load the source.
 
+        An import that does not end in time is not tried again, so that a job waits for it once.
+
         Raises:
             RemoteFailed: it cannot be started, or the import did not end.
         """
         if self._peer is not None:
             return
+        if self._late is not None:
+            raise RemoteFailed(self._late.status, self._late.error)
         if self._ends >= MOST_ENDS:
             raise RemoteFailed(
                 "crashed", f"not started again: its process has ended {MOST_ENDS} times"
@@ -111,11 +116,20 @@ class RemoteProcess:
             raise RemoteFailed("error", printable(f"its process cannot start: {error}")) from None
         self._stopped = False
         import_s = deadlines.compile_s
-        self.ask(
-            *("load", START_S, "the import of its source"),
-            first=lambda _: import_s,
-            data=self._load,
-        )
+        try:
+            self.ask(
+                *("load", START_S, "the import of its source"),
+                first=lambda _: import_s,
+                data=self._load,
+            )
+        except RemoteFailed as failed:
+            if failed.status == "timeout":
+                self._late = failed
+            raise
+
+    def begin_like(self, other: RemoteProcess) -> None:
+        """Do not start this process if the import of the same source was too late in `other`."""
+        self._late = self._late or other._late
 
     def ask(
         self,

@@ -38,7 +38,7 @@ from warpcall_service.worker import profile_main
 if TYPE_CHECKING:
     import torch
 
-    from warpcall_kernels.measuring import Deadlines, JobCase, Lease, RemoteProblem
+    from warpcall_kernels.measuring import Deadlines, JobCase, Lease, RemoteProblem, RemoteProcess
 
 PROGRESS_S = 0.5  # between two frames about the same phase
 
@@ -145,12 +145,13 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     shipped = problem_version(problem["source"]) if problem else measuring.kernels_sha256()
     sources = dict.fromkeys((i.name for i in measuring.shipped()), shipped)
     sources |= operator_code.load_for_job(task["modules"])
+    remotes: dict[str, measuring.RemoteProcess] = {}
     for upload in task["uploads"]:
         name, source = upload["name"], upload["source"]
         sources[name] = version_of(upload["op"], upload["function"], source)
-        process = measuring.RemoteProcess(uploads[name], {"upload": upload})
+        remotes[name] = measuring.RemoteProcess(uploads[name], {"upload": upload})
         measuring.register(
-            measuring.remote_implementation(name, upload["op"], process, _tags(task, source))
+            measuring.remote_implementation(name, upload["op"], remotes[name], _tags(task, source))
         )
     if problem is None:
         make_case = functools.partial(measuring.make_case, task["op"], timed=_is_timed(task))
@@ -158,7 +159,7 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         remote = measuring.remote_problem(of_problem, {"problem": problem}, task["op"])
         make_case = functools.partial(_case_of_problem, remote, task)
     _say_hello(task, server, device, sources)
-    _check_odd_cases(task, odd, server, device)
+    _check_odd_cases(task, odd, remotes, server, device)
     _measure_cases(task, make_case, server, device)
     if task.get("profile") is not None:
         _make_profiles(task, make_case, server, reaper, device)
@@ -189,6 +190,7 @@ def _say_hello(
 def _check_odd_cases(
     task: JobTask,
     starters: Mapping[str, PeerStarter],
+    remotes: Mapping[str, RemoteProcess],
     server: _ServerConnection,
     device: torch.device,
 ) -> None:
@@ -196,6 +198,10 @@ def _check_odd_cases(
 
     Each runs in a further process of its own, one upload after the other. In the process that is
     timed, an autotuner could otherwise have chosen its configuration for the sizes of odd cases.
+
+    Args:
+        starters: of the processes for it.
+        remotes: the processes that are timed. They are not started if the import was too late.
     """
     from warpcall_kernels import measuring, ops
 
@@ -205,14 +211,16 @@ def _check_odd_cases(
         for following in names[number + 1 : number + 2]:
             starters[following].start_ahead()
         event = {"phase": "correctness", "implementation": name}
+        process = measuring.RemoteProcess(starters[name], {"upload": uploads[name]})
         found = measuring.check_odd_cases(
             ops()[task["op"]],
             name,
-            measuring.RemoteProcess(starters[name], {"upload": uploads[name]}),
+            process,
             device,
             _deadlines(task),
             progress=lambda event=event: server.progress(task["cases"][0][0], event),  # type: ignore[misc]  # a default binds it
         )
+        remotes[name].begin_like(process)
         if found is not None:
             server.send("odd", {"implementation": name, "found": found.to_json()})
 
