@@ -71,8 +71,8 @@ class ServerSettings(BaseSettings):
     insecure: bool = Field(
         False,
         description=(
-            "Listen on an address that other machines reach although no API keys exist. Everyone "
-            "who reaches the server may then use it."
+            "Start although no API keys exist and other machines reach the server, by its address "
+            "or by a proxy (`trusted_proxies`, `root_path`). Everyone who reaches it may then use it."
         ),
     )
     require_keys: bool = Field(
@@ -96,7 +96,8 @@ class ServerSettings(BaseSettings):
         description=(
             "Addresses or networks of reverse proxies, separated by commas, such as "
             "`127.0.0.1,10.0.0.0/8`. The server takes the client's address from their "
-            "`X-Forwarded-For` and `X-Forwarded-Proto` headers."
+            "`X-Forwarded-For` and `X-Forwarded-Proto` headers. It then does not start without API "
+            "keys, unless `insecure` is set."
         ),
     )
 
@@ -106,7 +107,8 @@ class ServerSettings(BaseSettings):
         description=(
             "Path prefix under which a reverse proxy publishes the server, such as `/warpcall`. The "
             "proxy must remove it. It limits the cookies of browsers to this prefix, and is in the "
-            "URLs of `/docs` and `/install`. By default there is none."
+            "URLs of `/docs` and `/install`. The server then does not start without API keys, "
+            "unless `insecure` is set. By default there is none."
         ),
     )
 

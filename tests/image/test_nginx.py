@@ -51,7 +51,9 @@ class Proxy:
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     folder = tmp_path_factory.mktemp("nginx")
     certificate, _ = certificate_in(folder)
-    with running_server({"WARPCALL_TRUSTED_PROXIES": "127.0.0.1"}) as server:
+    with running_server(
+        {"WARPCALL_TRUSTED_PROXIES": "127.0.0.1", "WARPCALL_INSECURE": "true"}
+    ) as server:
         port = free_port()
         text = CONFIGURATION.read_text()
         for old, new in {

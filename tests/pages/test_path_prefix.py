@@ -189,6 +189,7 @@ def test_programs_use_the_prefix_too(published: Published, scheme: str) -> None:
 
 def test_a_prefix_may_be_named_like_a_page(tmp_path: Path) -> None:
     settings = {"WARPCALL_DATA_DIR": str(tmp_path), "WARPCALL_ROOT_PATH": "/jobs"}
+    settings["WARPCALL_INSECURE"] = "true"
 
     with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
         pages = [http.get(path, headers={"accept": "text/html"}) for path in ("/jobs", "/", "/new")]

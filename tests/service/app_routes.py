@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute
 
 from warpcall_service.app import create_app
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.compile_reports.service import CompileReports
@@ -62,7 +61,7 @@ async def services(folder: Path) -> AsyncIterator[Services]:
     settings = Settings.load(data_dir=folder)
     store = Store(None, folder)
     store.migrate()
-    account_sync = AccountSync(store, Snapshot(), KeysMarker(folder), settings.keys_max_age_s)
+    account_sync = AccountSync(store, Snapshot(), settings.keys_max_age_s)
     engine, modules = LocalEngine(settings), OperatorModules(settings)
     sandbox, checks = Sandbox(settings), Checks(settings)
     identity = ServerIdentity.of(settings)

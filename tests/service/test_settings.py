@@ -103,6 +103,8 @@ def test_it_is_known_whether_others_reach_an_address(host: str, local: bool) -> 
         (["--host", "::"], {}, "--insecure"),
         (["--host", "192.168.1.2"], {}, "warpcall-server users add"),
         (["--host", "gpu-box"], {}, "WARPCALL_INSECURE"),
+        ([], {"WARPCALL_TRUSTED_PROXIES": "10.0.0.1"}, "names a proxy, through which others"),
+        ([], {"WARPCALL_ROOT_PATH": "/lab"}, "no API keys exist"),
         ([], {"WARPCALL_DATABASE_URL": "mysql://u:pass@h/d"}, "must be like postgresql://"),
         ([], {"WARPCALL_DATABASE_URL": "nothing"}, "must be like postgresql://"),
         ([], {"WARPCALL_TLS_CERT": "nowhere.pem"}, "nowhere.pem and no other file: No such file"),

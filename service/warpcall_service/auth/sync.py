@@ -24,7 +24,6 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.auth import sessions, usage, users
 from warpcall_service.auth.authenticator import Authenticator
-from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.usage import UsageBatch, UsageCounter
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
@@ -47,15 +46,11 @@ class AccountSync:
 
     Args:
         keys: the keys in the database at the start.
-        marker: a file that exists while there are keys, so that a server which has lost its
-            database does not start without asking for keys.
         keys_max_age_s: seconds after the last read of the keys from which all are refused; 0 means
             that keys are accepted however old the last read is.
     """
 
-    def __init__(
-        self, store: Store, keys: Snapshot, marker: KeysMarker, keys_max_age_s: float = 0.0
-    ) -> None:
+    def __init__(self, store: Store, keys: Snapshot, keys_max_age_s: float = 0.0) -> None:
         self.authenticator = Authenticator(keys)
         self.usage_counter = UsageCounter()
         self._unsaved: UsageBatch = {}  # counts that the database has refused
@@ -66,7 +61,6 @@ class AccountSync:
         self._keys = keys
         self._keys_max_age_s = keys_max_age_s
         self._read_at = time.monotonic()  # the keys are those of this time or later
-        self._marker = marker
         self._trouble = {"read": "", "write": ""}
         self._stopping = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
@@ -181,11 +175,8 @@ class AccountSync:
                 await self._writing.write(lambda session: sessions.note_uses(session, used_at))
 
     def _keys_now(self) -> Snapshot:
-        self._marker.keep(self._keys)  # before the read: database and marker may both be deleted
         with self._store.read() as session:
-            found = users.snapshot(session, self._keys)
-        self._marker.keep(found)
-        return found
+            return users.snapshot(session, self._keys)
 
     def _too_old(self) -> str:
         """Why the keys are too old to be accepted; empty if they are not."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from warpcall_service.app import create_app
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.compile_reports.service import CompileReports
@@ -66,7 +65,7 @@ async def application(
         stopping: returns whether the server is about to stop.
         supervised: whether a supervisor started this server.
     """
-    account_sync = AccountSync(store, keys, KeysMarker(settings.data_dir), settings.keys_max_age_s)
+    account_sync = AccountSync(store, keys, settings.keys_max_age_s)
     account_sync.start()
     modules = OperatorModules(settings)
     modules.start()

@@ -14,7 +14,6 @@ import uvicorn
 from warpcall import wire
 from warpcall_service import logs
 from warpcall_service.auth import users
-from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.connection import Connection
@@ -108,23 +107,18 @@ def open_store(settings: Settings) -> tuple[Store, Snapshot]:
     """Open the database, migrate it to the current schema, and read its keys.
 
     The server does not start if it cannot read the database, which may hold keys, or cannot write
-    it. Nor does it if the marker file says that there were keys and there are none.
+    it.
     """
-    marker = KeysMarker(settings.data_dir)
     url = settings.database_url
     try:
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
         if store.exists:
             store.check_writable()
-        else:
-            marker.check(Snapshot(), store.label)  # before `migrate` creates an empty database
         store.migrate()
         with store.read() as session:
             keys = users.snapshot(session, Snapshot())
     except StoreError as error:
         raise ServerError(error.reason) from None
-    marker.check(keys, store.label)
-    marker.keep(keys)
     return store, keys
 
 
@@ -136,11 +130,12 @@ def check_access(settings: Settings, keys: Snapshot) -> None:
             "(warpcall-server users add NAME, then keys create NAME), or restore the database "
             "from its backup"
         )
-    if not (settings.is_local or settings.insecure or keys.keys):
+    others = _way_of_others(settings)
+    if others and not (settings.insecure or keys.keys):
         raise ServerError(
-            f"{settings.host} can be reached by others and no API keys exist to tell them apart; "
-            "make one (warpcall-server users add NAME, then keys create NAME), serve 127.0.0.1, "
-            "or set WARPCALL_INSECURE=true (--insecure) where the network is trusted"
+            f"{others} and no API keys exist to tell them apart; make one (warpcall-server users "
+            "add NAME, then keys create NAME), serve 127.0.0.1 without a proxy, or set "
+            "WARPCALL_INSECURE=true (--insecure) where the network is trusted"
         )
     if settings.tls_cert is not None:
         try:
@@ -152,6 +147,17 @@ def check_access(settings: Settings, keys: Snapshot) -> None:
             raise ServerError(
                 f"WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: {files}: {error.strerror or error}"
             ) from None
+
+
+def _way_of_others(settings: Settings) -> str:
+    """How programs on other machines reach the server; empty if they do not."""
+    if not settings.is_local:
+        return f"{settings.host} can be reached by others"
+    if settings.trusted_proxies != "none":
+        return "WARPCALL_TRUSTED_PROXIES names a proxy, through which others reach the server,"
+    if settings.root_path:
+        return "WARPCALL_ROOT_PATH says that others reach the server through a proxy,"
+    return ""
 
 
 def _next_steps(url: str, needs_key: bool) -> list[str]:

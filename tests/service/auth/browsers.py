@@ -18,7 +18,11 @@ from warpcall_service.identity import Role
 until = functools.partial(waiting.until, timeout_s=30)
 
 # With these, a test chooses the address and the scheme that the server sees.
-BEHIND_A_PROXY = {"WARPCALL_TRUSTED_PROXIES": "127.0.0.0/8", "WARPCALL_ARENA_BYTES": "16MiB"}
+BEHIND_A_PROXY = {
+    "WARPCALL_TRUSTED_PROXIES": "127.0.0.0/8",
+    "WARPCALL_INSECURE": "true",  # keys are made while it runs
+    "WARPCALL_ARENA_BYTES": "16MiB",
+}
 HTML = "text/html,application/xhtml+xml"
 _numbers = itertools.count(1)
 

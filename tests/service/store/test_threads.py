@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -16,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from warpcall_service.auth import users
-from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
@@ -110,7 +108,7 @@ def test_a_failure_of_the_function_is_the_callers(sqlite_store: Store) -> None:
 
 
 def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_server(
-    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, closed = threading.Event(), threading.Event()
 
@@ -121,7 +119,7 @@ def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_serv
     monkeypatch.setattr(sqlite_store, "close", close)
 
     async def use() -> None:
-        account_sync = AccountSync(sqlite_store, Snapshot(), KeysMarker(tmp_path))
+        account_sync = AccountSync(sqlite_store, Snapshot())
         account_sync.start()
         await account_sync.stop()
 
