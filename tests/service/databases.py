@@ -115,11 +115,22 @@ class Postgres:
     @contextmanager
     def silent(self, database: Database) -> Iterator[None]:
         """Let those that serve a database's present connections stand still; new ones are served."""
-        name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
-        serving = self.processes(name)
+        serving = self.processes(self._name(database))
         assert serving
         with suspended(*serving):
             yield
+
+    @contextmanager
+    def away(self, database: Database) -> Iterator[None]:
+        """Refuse connections to a database, and end those that there are."""
+        name = self._name(database)
+        self.psql(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        self.psql(ended)
+        try:
+            yield
+        finally:
+            self.psql(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
 
     @contextmanager
     def losing_answers(self) -> Iterator[None]:
@@ -147,6 +158,9 @@ class Postgres:
             self.psql("SELECT pg_reload_conf()")
             ended.set()
             ending.join()
+
+    def _name(self, database: Database) -> str:
+        return database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
 
     def processes(self, name: str) -> list[psutil.Process]:
         """Those that serve the connections to a database at present."""

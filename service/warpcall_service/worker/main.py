@@ -57,11 +57,19 @@ def run_worker(args: argparse.Namespace, arena: mmap.mmap) -> None:
     Raises:
         SystemExit: the device cannot be opened; the server knows why.
     """
+    with (
+        socket.socket(fileno=args.calls_fd) as calls,
+        socket.socket(fileno=args.plans_fd) as plans,
+    ):
+        _run(args, arena, calls, plans)
+
+
+def _run(
+    args: argparse.Namespace, arena: mmap.mmap, calls: socket.socket, plans: socket.socket
+) -> None:
     takes = takes_all(args.device)
     prefaulting = threading.Thread(target=prefault, args=(arena, lambda: not takes), daemon=True)
     prefaulting.start()  # while torch is imported
-    calls = socket.socket(fileno=args.calls_fd)
-    plans = socket.socket(fileno=args.plans_fd)
     try:
         device, hello = _open_device(args.device, arena, args.threads)
     except Exception as error:

@@ -103,7 +103,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("data")
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
     keys = {role: database.key(f"{role}er", role) for role in ROLES}
-    with running_server({**database.settings, "WARPCALL_ARENA_BYTES": "64MiB"}) as server:
+    shared = {"WARPCALL_USER_MAX_SHARED_BYTES": "1MiB"}  # else nobody may ask for the regions
+    settings = {**database.settings, **shared, "WARPCALL_ARENA_BYTES": "64MiB"}
+    with running_server(settings) as server:
         yield Guarded(server, database, keys)
 
 

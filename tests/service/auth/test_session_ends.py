@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.service.auth.browsers import (
     until,
     who,
 )
-from tests.service.databases import Database
+from tests.service.databases import Database, Postgres, new_postgresql
 from tests.service.requests import PERMUTE, problem_of
 from warpcall.errors import Unauthorized
 from warpcall_service.auth import sessions, users
@@ -226,26 +225,23 @@ def test_another_server_of_the_database_follows(site: Site) -> None:
         until(lambda: who(http) == "")
 
 
-def test_without_a_database_sessions_go_on_and_nobody_logs_in(sqlite: Database) -> None:
-    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
-    name, away = "alice", folder.with_name("away")
-    key = sqlite.key(name)
-    with running_server({**sqlite.settings, **BEHIND_A_PROXY}) as server:
-        site = Site(server, sqlite)
+def test_without_a_database_sessions_go_on_and_nobody_logs_in(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    name, database = "alice", new_postgresql(postgres, tmp_path)
+    key = database.key(name)
+    with running_server({**database.settings, **BEHIND_A_PROXY}) as server:
+        site = Site(server, database)
         with site.logged_in(key) as http, site.browser() as other:
-            away.mkdir()
-            for file in folder.glob("warpcall.sqlite3*"):
-                shutil.move(file, away)
-            until(lambda: "cannot be read" in http.get("/readyz").text)
+            with postgres.away(database):
+                until(lambda: "cannot be read" in http.get("/readyz").text)
 
-            opened = who(http)
-            refused = log_in(other, key)
-            other.headers["accept"] = HTML
-            page = log_in(other, key)
-            kept = http.post("/logout")
-            still = who(http)
-            for file in away.iterdir():
-                shutil.move(file, folder)
+                opened = who(http)
+                refused = log_in(other, key)
+                other.headers["accept"] = HTML
+                page = log_in(other, key)
+                kept = http.post("/logout")
+                still = who(http)
             until(lambda: http.post("/logout").status_code in (303, 401))
             ended = who(http)
 
