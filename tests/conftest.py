@@ -56,7 +56,7 @@ LONG = (
     "e2e/test_uploads_sdk",
     "service/jobs/test_job_fences",
     "service/launchers/test_kubernetes",
-    "service/calls/test_fuzz",
+    "service/calls/test_mutated_requests",
     "forms/test_admin",
     "forms/test_forms_browser",
     "service/store/test_trouble",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 import pytest
 
-from demo.server import Server
 from tests.oip.requests import INFER, body, refused
-from tests.service.requests import log_of
 
 
 def test_the_server_says_what_it_is_and_that_it_is_well(http: httpx.Client) -> None:
@@ -124,20 +121,3 @@ def test_what_the_server_lacks_is_refused_in_the_protocols_form(
     method: str, path: str, status: int, http: httpx.Client
 ) -> None:
     refused(http.request(method, path), status)
-
-
-def test_inferences_are_logged_and_counted_like_other_calls(
-    server: Server, http: httpx.Client
-) -> None:
-    http.post(INFER, json=body(), headers={"x-request-id": "inferred"})
-    text = http.get("/metrics").text
-
-    (line,) = (line for line in log_of(server).splitlines() if '"inferred"' in line)
-    line_of_log = json.loads(line)
-    assert (line_of_log["op"], line_of_log["status"], line_of_log["user"]) == (
-        "permute",
-        200,
-        "local",
-    )
-    assert line_of_log["stages_ms"].keys() == {"upload", "queue", "h2d", "kernel", "d2h"}
-    assert 'warpcall_requests_total{op="permute",status="200"}' in text

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import select
-import socket
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from demo.server import Server
 from tests.oip.requests import INFER, LENGTH, X, binary, body, outputs_of, packed, refused, tensor
-from tests.service.requests import metrics, send_raw
+from tests.service.requests import metrics
 
 DTYPES: dict[str, npt.DTypeLike] = {
     "BOOL": np.bool_,
@@ -332,20 +328,6 @@ def test_numbers_that_json_lacks_go_as_text_and_come_as_both(http: httpx.Client)
     assert outputs_of(answer) == {"out": ["NaN", 3, "-Infinity", 4, 2, 5]}
 
 
-def test_json_beyond_its_limit_is_refused_before_it_is_read(
-    server: Server, http: httpx.Client
-) -> None:
-    declared = f"POST {INFER} HTTP/1.1\nHost: localhost\nContent-Length: {5 << 20}"
-    output = body(parameters={"dims": "1,0"}, inputs=[binary("x", np.zeros((1200, 1000)), "FP64")])
-
-    early = send_raw(server, declared)
-    content, headers = packed(output, bytes(8 * 1200 * 1000))
-    large = http.post(INFER, content=content, headers=headers)
-
-    assert (early.status, "at most 524288" in early.json()["error"]) == (413, True)
-    assert "ask for binary_data" in refused(large, 413)
-
-
 def test_a_deadline_of_the_request_is_kept(http: httpx.Client) -> None:
     x = np.zeros((1, 1, 1 << 20), np.float32)
     weight = np.zeros((1, 1000), np.float32)  # half a second
@@ -361,36 +343,3 @@ def test_a_deadline_of_the_request_is_kept(http: httpx.Client) -> None:
     answer = http.post("/v2/models/conv/infer", content=content, headers=headers)
 
     refused(answer, 504)
-
-
-def test_a_body_that_stands_still_is_given_up(server: Server) -> None:
-    head = f"POST {INFER} HTTP/1.1\nHost: localhost\nContent-Length: 1000"
-
-    answer = send_raw(server, head, b'{"inputs": [')
-
-    assert answer.status == 504
-    assert "a body must move" in answer.json()["error"]
-
-
-def test_clients_that_stop_after_their_json_do_not_delay_others(
-    server: Server, http: httpx.Client
-) -> None:
-    x = np.zeros((200, 200), np.float32)  # as JSON more than what is parsed at once
-    inputs = [tensor("b", x), binary("a", x)]
-    content, headers = packed({"inputs": inputs, "parameters": {}}, x.tobytes())
-    url = "/v2/models/transpose-add/infer"
-    fields = f"Content-Length: {len(content)}\r\n{LENGTH}: {headers[LENGTH]}"
-    head = f"POST {url} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n\r\n".encode()
-    with contextlib.ExitStack() as stack:
-        stopped = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            for _ in range(6)
-        ]
-        for sock in stopped:
-            sock.sendall(head + content[: int(headers[LENGTH])])
-
-        answer = http.post(url, content=content, headers=headers)
-        answered_before, _, _ = select.select(stopped, [], [], 0)
-
-    assert answer.status_code == 200
-    assert answered_before == []
