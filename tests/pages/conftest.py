@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import quote
 
 import httpx
 import pytest
 
-from tests.pages import lab
+from tests.pages.filled import Jobs, filled
 from tests.servers import Server, running_server
-from tests.service.artefacts.shown import add_profiles
 from tests.service.databases import Database
 from tests.service.job_requests import client
-from warpcall_service.store.database import Store
 
 # The job that runs is one of another server, and of the user whose jobs wait: none of these is
 # started here.
@@ -24,74 +20,13 @@ SETTINGS = {
     "WARPCALL_USER_RUNNING_JOBS": "1",
     "WARPCALL_JOB_LEASE_S": "86400",
 }
-MARKUP = '<img src=x onerror="alert(1)">'
-CASE = "permute x=BF16[4096,4096] dims=1,0"
-NAMES = ("warpcall", "torch", "ann/tiles", "copy")
-SPEEDS = {"warpcall": 0.96, "torch": 0.2, "ann/tiles": 0.955, "copy": 1.0}
 
 
-@dataclass(frozen=True)
-class Lab:
+@dataclass(frozen=True, kw_only=True)
+class Lab(Jobs):
     """The server, and the ids of its jobs."""
 
     server: Server
-    earlier: str
-    later: str
-    done: str
-    failed: str
-    many: str
-    running: str
-    queued: str
-    marked: str
-    monitor: str
-
-    @property
-    def jobs(self) -> list[str]:
-        return [self.done, self.failed, self.many, self.running, self.queued, self.marked]
-
-    @property
-    def paths(self) -> list[str]:
-        """One address of each page, and those of jobs that differ in what they show."""
-        case = f"permute&implementation=warpcall&case={quote(CASE)}"
-        return [
-            "/",
-            "/jobs",
-            "/new",
-            "/new?op=isin",
-            "/upload",
-            "/upload/problem",
-            "/call?op=masked-softmax",
-            "/admin",
-            "/shares",
-            f"/jobs/{self.done}/shares",
-            "/docs",
-            "/login",
-            *(f"/jobs/{job}" for job in self.jobs),
-            f"/jobs/{self.done}/cases/1",
-            f"/jobs/{self.done}/regression",
-            f"/jobs/{self.failed}/regression?percent=3",
-            f"/jobs/{self.failed}/cases/0",
-            f"/jobs/{self.marked}/cases/0",
-            "/compare",
-            f"/compare?a={self.done}",
-            f"/compare?a={self.earlier}&b={self.done}",
-            "/history",
-            f"/history?op={case}",
-            "/board",
-            f"/board?op={case}",
-            "/board?op=conv",
-            "/monitors",
-            "/monitors?user=all",
-            "/monitors/new",
-            f"/monitors/new?like={self.done}",
-            f"/monitors/new?like={self.done}&case={quote(CASE)}",
-            f"/monitors/{self.monitor}",
-            "/kernels",
-            "/kernels/permute",
-            "/compiled?op=isin",
-            "/compiled?op=permute&shape=64x256&dtype=F32&params.dims=1,0",
-            "/implementations/ann/tiles",
-        ]
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +34,7 @@ def pages_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
     jobs = filled(folder)
     with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(folder)}) as server:
-        yield Lab(server, **jobs)
+        yield Lab(server=server, **jobs)
 
 
 @pytest.fixture
@@ -109,51 +44,6 @@ def browser_http(pages_lab: Lab) -> Iterator[httpx.Client]:
     # The page of a compile report answers when the kernels are compiled.
     with httpx.Client(base_url=pages_lab.server.url, headers=headers, timeout=120) as client:
         yield client
-
-
-def filled(folder: Path, url: str | None = None) -> dict[str, str]:
-    """Fill the database in a folder, or at a URL, and return the ids of its jobs by name."""
-    store = Store(url, folder)
-    store.migrate()
-    for line in ("return x", "return x  # <script>alert(1)</script>"):
-        source = f"def permute(x, dims):\n    # Nothing is moved.\n    {line}\n"
-        lab.upload(store, "ann", "permute", "tiles", source)
-    found = {"monitor": lab.monitor(store, "alice", MARKUP)}
-    old = {**lab.H200, "driver": "575.57.08"}
-    for number in range(4):
-        lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES)
-        found["earlier"] = lab.measure(
-            store,
-            {**SPEEDS, "warpcall": 0.9},
-            facts=old,
-            sources={"warpcall": "a" * 64},
-            seed=number,
-        )
-    lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES)
-    found["later"] = lab.measure(store, SPEEDS, sources={"warpcall": "b" * 64}, seed=9)
-    lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES, tags=["nightly"])
-    masked = [{"round": number, "reason": "thermal slowdown"} for number in range(40)]
-    unstable = {"tags": ["unstable"], "masked": masked}
-    found["done"] = lab.measure(store, SPEEDS, changes={1: unstable})
-    lab.add_artefacts(store, folder, found["done"], MARKUP)
-    add_profiles(store, folder, found["done"], 1, MARKUP)
-    lab.submit(store, "alice", "permute", lab.permute_cases((512,)), ["warpcall", "torch"])
-    unread = {"readings": None}  # as on a CPU
-    found["failed"] = lab.measure(store, {"warpcall": 0.9}, state="failed", changes={0: unread})
-    sizes = tuple(range(100, 700, 25))
-    lab.submit(store, "carol", "permute", lab.permute_cases(sizes), ["warpcall", "torch"])
-    found["many"] = lab.measure(store, {"warpcall": 0.9, "torch": 0.88}, rounds=40)
-    lab.submit(store, "carol", "permute", lab.permute_cases((64,)), ["warpcall"], note=MARKUP)
-    marked = {"tags": [MARKUP], "masked": [{"round": 0, "reason": MARKUP}]}
-    facts = {**lab.H200, "device": MARKUP}
-    found["marked"] = lab.measure(store, {}, facts=facts, error=MARKUP, changes={0: marked})
-    lab.submit(store, "bob", "permute", lab.permute_cases(), ["warpcall", "torch"])
-    found["running"] = lab.measure(store, {"warpcall": 0.9, "torch": 0.2}, cases=2)
-    found["queued"] = lab.submit(
-        store, "bob", "permute", lab.permute_cases(), ["warpcall", "torch"]
-    )
-    store.close()
-    return found
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from tests.pages.conftest import SETTINGS, Lab, filled
+from tests.pages.conftest import SETTINGS, Lab
+from tests.pages.filled import filled
 from tests.servers import running_server
 from tests.service.databases import postgres_cluster
 from warpcall_service.store.database import Store
@@ -45,7 +46,7 @@ def on_postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         store.close()
         settings = {**SETTINGS, "WARPCALL_DATA_DIR": str(folder), "WARPCALL_DATABASE_URL": url}
         with running_server(settings) as server:
-            yield Lab(server, **jobs)
+            yield Lab(server=server, **jobs)
 
 
 def test_every_page_is_made(on_postgresql: Lab) -> None:

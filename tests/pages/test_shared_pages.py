@@ -7,9 +7,9 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 from playwright.sync_api import expect
 
+from tests.app.pages.test_pages import links_of
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.pages.conftest import SharedLab
-from tests.pages.test_pages import links_of
 from tests.service.job_requests import client
 
 HTML = {"accept": "text/html"}

@@ -12,9 +12,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from tests.app.pages.test_pages import links_of
 from tests.pages import lab
 from tests.pages.conftest import SETTINGS, Lab
-from tests.pages.test_pages import links_of
 from tests.servers import Server, running_server
 from tests.service.requests import log_of
 from warpcall_service.pages import static

@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from tests.pages import lab
-from tests.pages.conftest import CASE, Lab
-from tests.service.job_requests import client
+from tests.pages.filled import CASE, Jobs
 from tests.service.job_rows import caller
 from warpcall.jobs.results import BoardEntry, Readings
 from warpcall_service.drawing.plots import log_axis
@@ -43,11 +42,10 @@ def text_of(page: httpx.Response) -> str:
 
 
 def test_a_case_has_its_numbers_its_noise_and_its_samples(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     path = f"/jobs/{pages_lab.done}/cases/1"
-    with client(pages_lab.server) as http:
-        details = http.get(f"/v1{path}").json()
+    details = browser_http.get(f"/v1{path}").json()
 
     page = browser_http.get(path)
 
@@ -67,11 +65,10 @@ def test_a_case_has_its_numbers_its_noise_and_its_samples(
 
 
 def test_a_case_without_readings_says_nothing_about_the_clock(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     path = f"/jobs/{pages_lab.failed}/cases/0"
-    with client(pages_lab.server) as http:
-        details = http.get(f"/v1{path}").json()
+    details = browser_http.get(f"/v1{path}").json()
 
     page = browser_http.get(path)
 
@@ -104,7 +101,7 @@ def test_the_ticks_of_times_leave_room_for_their_texts() -> None:
 
 
 def test_a_case_that_is_not_measured_is_not_there(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     unmeasured = browser_http.get(f"/jobs/{pages_lab.running}/cases/2")
     beyond = browser_http.get(f"/jobs/{pages_lab.done}/cases/8")
@@ -115,7 +112,7 @@ def test_a_case_that_is_not_measured_is_not_there(
 
 
 def test_the_progress_of_a_job_has_the_numbers_of_its_page(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     running = browser_http.get(f"/v1/jobs/{pages_lab.running}/progress").json()
     done = browser_http.get(f"/v1/jobs/{pages_lab.done}/progress").json()
@@ -142,7 +139,7 @@ def test_the_progress_of_a_job_has_the_numbers_of_its_page(
 
 
 def test_a_comparison_names_the_changes_and_puts_evidence_first(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     page = browser_http.get("/compare", params={"a": pages_lab.earlier, "b": pages_lab.later})
 
@@ -154,7 +151,9 @@ def test_a_comparison_names_the_changes_and_puts_evidence_first(
     assert verdicts == ["faster"] * 8 + ["same"] * 24
 
 
-def test_a_comparison_can_be_chosen_from_a_list(pages_lab: Lab, browser_http: httpx.Client) -> None:
+def test_a_comparison_can_be_chosen_from_a_list(
+    pages_lab: Jobs, browser_http: httpx.Client
+) -> None:
     page = browser_http.get("/compare", params={"a": pages_lab.later})
 
     assert f"?a={pages_lab.later}&amp;b={pages_lab.earlier}" in page.text
@@ -251,7 +250,7 @@ def test_a_kernel_has_its_source_and_those_of_its_family(browser_http: httpx.Cli
 
 
 def test_an_upload_has_its_versions_their_difference_and_its_jobs(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     latest = browser_http.get("/implementations/ann/tiles")
     before = re.findall(r"against=([0-9a-f]{12})", latest.text)[0]

@@ -13,9 +13,9 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
+from tests.app.harness import running_app
 from tests.pages import lab
-from tests.pages.conftest import MARKUP, Lab
-from tests.servers import running_server
+from tests.pages.filled import MARKUP, Jobs
 from tests.service.requests import well
 from warpcall_service.pages import static
 from warpcall_service.store.database import Store
@@ -50,7 +50,7 @@ def links_of(page: httpx.Response) -> Links:
 
 
 def test_every_page_forbids_inline_code_and_has_none(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     for path in pages_lab.paths:
         page = browser_http.get(path)
@@ -64,7 +64,7 @@ def test_every_page_forbids_inline_code_and_has_none(
 
 
 def test_every_link_leads_to_a_page_of_this_server(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     seen: set[str] = set()
     waiting = pages_lab.paths
@@ -86,7 +86,7 @@ def test_every_link_leads_to_a_page_of_this_server(
     assert len(seen) > len(pages_lab.paths)
 
 
-def test_links_work_below_any_path_prefix(pages_lab: Lab, browser_http: httpx.Client) -> None:
+def test_links_work_below_any_path_prefix(pages_lab: Jobs, browser_http: httpx.Client) -> None:
     for path in pages_lab.paths:
         found = links_of(browser_http.get(path))
 
@@ -95,7 +95,7 @@ def test_links_work_below_any_path_prefix(pages_lab: Lab, browser_http: httpx.Cl
             assert link.startswith("#") or below.startswith("http://host/prefix/"), link
 
 
-def test_markup_of_users_stays_text(pages_lab: Lab, browser_http: httpx.Client) -> None:
+def test_markup_of_users_stays_text(pages_lab: Jobs, browser_http: httpx.Client) -> None:
     pages = [
         browser_http.get(f"/jobs/{pages_lab.marked}"),
         browser_http.get("/jobs"),
@@ -132,11 +132,10 @@ def test_markup_of_users_stays_text(pages_lab: Lab, browser_http: httpx.Client) 
     assert pages[11].text.count("&lt;img src=x") >= 3
 
 
-def test_a_problem_is_a_page_for_browsers_and_json_for_programs(pages_lab: Lab) -> None:
-    with httpx.Client(base_url=pages_lab.server.url) as http:
-        for_browser = http.get("/jobs/0123456789ab", headers={"accept": "text/html"})
-        for_program = http.get("/jobs/0123456789ab", headers={"accept": "application/json"})
-        of_the_api = http.get("/v1/jobs/0123456789ab", headers={"accept": "text/html"})
+def test_a_problem_is_a_page_for_browsers_and_json_for_programs(http: httpx.Client) -> None:
+    for_browser = http.get("/jobs/0123456789ab", headers={"accept": "text/html"})
+    for_program = http.get("/jobs/0123456789ab", headers={"accept": "application/json"})
+    of_the_api = http.get("/v1/jobs/0123456789ab", headers={"accept": "text/html"})
 
     assert {for_browser.status_code, for_program.status_code, of_the_api.status_code} == {404}
     assert "There is no job" in for_browser.text
@@ -170,7 +169,7 @@ def test_a_file_may_be_kept_only_under_its_version(browser_http: httpx.Client) -
 
 
 def test_a_job_page_gives_the_answer_in_words_and_every_row(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     page = browser_http.get(f"/jobs/{pages_lab.done}").text
 
@@ -185,7 +184,7 @@ def test_a_job_page_gives_the_answer_in_words_and_every_row(
 
 
 def test_the_table_of_ratios_is_coloured_only_outside_the_margin(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     page = browser_http.get(f"/jobs/{pages_lab.done}").text
 
@@ -196,7 +195,7 @@ def test_the_table_of_ratios_is_coloured_only_outside_the_margin(
 
 
 def test_a_failed_implementation_has_its_error_and_no_time(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     page = browser_http.get(f"/jobs/{pages_lab.failed}").text
 
@@ -206,7 +205,7 @@ def test_a_failed_implementation_has_its_error_and_no_time(
     assert "without a time in 2 of 2 cases" in page
 
 
-def test_the_rows_of_many_cases_come_in_pages(pages_lab: Lab, browser_http: httpx.Client) -> None:
+def test_the_rows_of_many_cases_come_in_pages(pages_lab: Jobs, browser_http: httpx.Client) -> None:
     path = f"/jobs/{pages_lab.many}"
 
     first, last = browser_http.get(path), browser_http.get(path, params={"from": 40})
@@ -232,8 +231,7 @@ def test_of_very_many_cases_the_worst_ratios_are_shown_first(tmp_path: Path) -> 
         lab.submit(store, "ann", "permute", cases, ["warpcall", "torch", "tiles"])
         speeds = {"warpcall": 0.9, "torch": 0.5, "tiles": 0.9}
         job = lab.measure(store, speeds, changes={41: {"implementations": []}}, rounds=8)
-    settings = {"WARPCALL_DATA_DIR": str(tmp_path)}
-    with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
+    with running_app(data_dir=tmp_path) as app, app.client() as http:
         least = http.get(f"/jobs/{job}").text
         every = http.get(f"/jobs/{job}", params={"ratios": "all"}).text
         link = http.post(f"/v1/jobs/{job}/shares", json={}).json()["url"]
@@ -263,7 +261,7 @@ def least_ratios(page: str) -> dict[int, float]:
 
 
 def test_a_regression_check_is_a_page_with_its_markdown(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     path = f"/jobs/{pages_lab.done}/regression"
     page = browser_http.get(path).text
@@ -282,7 +280,7 @@ def test_a_regression_check_is_a_page_with_its_markdown(
 
 
 def test_the_page_of_a_running_job_says_when_it_ends(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     running = browser_http.get(f"/jobs/{pages_lab.running}").text
     queued = browser_http.get(f"/jobs/{pages_lab.queued}").text
@@ -296,7 +294,7 @@ def test_the_page_of_a_running_job_says_when_it_ends(
 
 
 def test_the_first_page_shows_the_queue_of_all_users(
-    pages_lab: Lab, browser_http: httpx.Client
+    pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:
     page = browser_http.get("/").text
 
@@ -316,7 +314,7 @@ def test_the_first_page_shows_the_queue_of_all_users(
     ],
 )
 def test_the_list_of_jobs_can_be_filtered(
-    pages_lab: Lab, browser_http: httpx.Client, query: dict[str, str], expected: set[str]
+    pages_lab: Jobs, browser_http: httpx.Client, query: dict[str, str], expected: set[str]
 ) -> None:
     page = browser_http.get("/jobs", params=query)
 
@@ -325,16 +323,14 @@ def test_the_list_of_jobs_can_be_filtered(
     assert shown == {getattr(pages_lab, name) for name in expected}
 
 
-def test_a_server_without_jobs_says_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = str(tmp_path_factory.mktemp("empty"))
-    with running_server({"WARPCALL_ARENA_BYTES": "16MiB", "WARPCALL_DATA_DIR": folder}) as server:
-        pages = [server.get(path) for path in ("/", "/jobs")]
-        with httpx.Client(base_url=server.url) as http:
-            assert well(http).status_code == 200
-        after_a_call = server.get("/")[1]
+def test_a_server_without_jobs_says_what_to_do() -> None:
+    with running_app(arena_bytes="16MiB") as app, app.client() as http:
+        pages = [http.get(path) for path in ("/", "/jobs")]
+        assert well(http).status_code == 200
+        after_a_call = http.get("/").text
 
-    assert [status for status, _ in pages] == [200, 200]
-    assert all("warpcall bench" in text for _, text in pages)
-    assert "starts at once" in pages[0][1]
-    assert ("0 calls" in pages[0][1], "1 call," in after_a_call) == (True, True)
+    assert [page.status_code for page in pages] == [200, 200]
+    assert all("warpcall bench" in page.text for page in pages)
+    assert "starts at once" in pages[0].text
+    assert ("0 calls" in pages[0].text, "1 call," in after_a_call) == (True, True)
     assert '<rect class="calls"' in after_a_call
