@@ -15,12 +15,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from tests.servers import Server, running_server
+from tests.app.harness import App, running_app
 from tests.service import job_rows
 from tests.service.app_routes import app_routes
 from tests.service.artefacts.kept import TEXT, keeping
 from tests.service.databases import Database
-from tests.service.job_requests import CASE, client
+from tests.service.job_requests import CASE
 from tests.service.requests import problem_of
 from tests.service.stored import IMPLEMENTATIONS, finished, number
 from tests.waiting import until
@@ -79,7 +79,7 @@ class Lab:
         waiting: a private job that waits.
     """
 
-    server: Server
+    app: App
     keys: dict[str, str]
     open: str
     secret: str
@@ -87,7 +87,7 @@ class Lab:
     waiting: str
 
     def http(self, user: str) -> httpx.Client:
-        return client(self.server, self.keys[user])
+        return self.app.client(self.keys[user])
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +111,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     job_rows.claim(store)  # so the server starts none of alice's: a user has two that run
     waiting = job_rows.submit(store, "alice", private=True, note=f"a {MARK}", tags=[MARK])
     store.close()
-    settings = {
-        "WARPCALL_ARENA_BYTES": "16MiB",
-        "WARPCALL_JOB_LEASE_S": "3600",  # a job that is said to run elsewhere is left there
-    }
-    with running_server({**database.settings, **settings}) as server:
-        yield Lab(server, keys, shown, secret, running, waiting)
+    folder = Path(database.settings["WARPCALL_DATA_DIR"])
+    # For so long, a job that is said to run elsewhere is left there.
+    with running_app(data_dir=folder, arena_bytes="16MiB", job_lease_s=3600) as app:
+        yield Lab(app, keys, shown, secret, running, waiting)
 
 
 def operations(http: httpx.Client) -> list[tuple[str, str]]:
