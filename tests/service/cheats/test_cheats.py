@@ -52,9 +52,9 @@ def is_false(found: Measured) -> bool:
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """Let five processes compute for each CPU."""
+    """Let two processes compute for each CPU, which other tests need, too."""
     with contextlib.ExitStack() as stack:
-        for _ in range(5 * (os.cpu_count() or 1)):
+        for _ in range(2 * (os.cpu_count() or 1)):
             process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(process.wait)
             stack.callback(process.kill)
