@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -26,7 +27,7 @@ from tests.service.stalled import (
     serves,
 )
 from tests.service.stopped_lane import stopped_lane
-from tests.service.store.test_trouble import FILL, on_small_disk, until, up
+from tests.service.store.test_trouble import on_small_disk, until, up
 from warpcall_service.log_writer import MAX_LINES
 
 DROPPED = "warpcall_log_lines_dropped_total"
@@ -135,12 +136,17 @@ def test_a_full_disk_below_database_and_log_stops_nothing(sqlite: Database, tmp_
     disk = tmp_path / "disk"
     disk.mkdir()
     file = Path(sqlite.settings["WARPCALL_DATA_DIR"]) / "warpcall.sqlite3"
-    full = f"cp {file} {{folder}}; {FILL}; exec >{{folder}}/log 2>&1;"
+    copied = f"cp {file} {{folder}}; exec >{{folder}}/log 2>&1;"
     sink, settings = os.open(os.devnull, os.O_WRONLY), {"WARPCALL_DATA_DIR": str(disk)}
+    under = ("env", *on_small_disk(disk, copied))  # with `env` it is no fork, but started by this
     with (
-        server_that_writes_to(sink, sink, settings, on_small_disk(disk, full)) as server,
+        server_that_writes_to(sink, sink, settings, under) as server,
         speak_to(server, key) as http,
     ):
+        filler = Path(f"/proc/{server.process.pid}/root{disk}/filler")
+        with filler.open("wb", buffering=0) as rest, suppress(OSError):
+            while rest.write(b"0" * 4096):
+                pass
         serves(http, 300)
         until(lambda: up(http) == (1, 0))
         assert metrics(http)[DROPPED] > 0

@@ -101,7 +101,7 @@ def until(client: httpx.Client, metric: str, value: float) -> None:
 def begun(server: Server, name: str, nbytes: int) -> Iterator[socket.socket]:
     """A call of which the head and the header were sent.
 
-    It takes `nbytes` of the arena, and is promised as many; small ones take twice `nbytes`.
+    It takes twice `nbytes` of the arena: for its input and its output.
     """
     start = header({"x": tensor("U8", [nbytes], 0, nbytes)})
     head = (
@@ -147,7 +147,7 @@ def test_me_tells_what_is_in_flight(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     with begun(server, "alice", 10 * MIB):
-        until(watcher, USED, 10 * MIB)
+        until(watcher, USED, 20 * MIB)
         hers = alice.get("/v1/me").json()["in_flight"]
         in_flight = bob.get("/v1/me").json()["in_flight"]
 
@@ -219,10 +219,10 @@ def test_a_flood_that_waits_for_memory_does_not_keep_others_waiting(
     server: Server, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     with ExitStack() as stack:
-        stack.enter_context(begun(server, "alice", 20 * MIB))  # 40 of 64 MiB with its outputs
-        until(watcher, USED, 20 * MIB)
+        stack.enter_context(begun(server, "alice", 18 * MIB))  # 36 of 64 MiB with its outputs
+        until(watcher, USED, 36 * MIB)
         for _ in range(3):
-            stack.enter_context(begun(server, "alice", 8 * MIB))  # 56: beyond three quarters
+            stack.enter_context(begun(server, "alice", 8 * MIB))  # 52: beyond three quarters
         until(watcher, WAITING, 3)
         small, large = call(bob), call(bob, 12 * MIB)
         waiting = metrics(watcher)[WAITING]
@@ -267,7 +267,7 @@ def test_of_those_who_wait_for_memory_the_one_who_had_least_comes_first(
 ) -> None:
     before = len(calls_done(server))
     with begun(server, "carol", 24 * MIB):
-        until(watcher, USED, 24 * MIB)
+        until(watcher, USED, 48 * MIB)
         threads = [threading.Thread(target=call, args=(alice, 24 * MIB)) for _ in range(2)]
         for number, thread in enumerate(threads, 1):
             thread.start()
