@@ -6,7 +6,7 @@ WHEELS := dist
 SHELL := /bin/bash
 QUIET := $(if $(shell test -t 2 && echo terminal),,-qq)
 NEW := $(if $(QUIET),,> >(grep --line-buffered -v "already satisfied"))
-.PHONY: setup fmt check wheels test chaos cluster-test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
+.PHONY: setup fmt check wheels test test-all chaos cluster-test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
@@ -29,8 +29,11 @@ check: setup
 wheels: setup
 	@$(BIN)/pip wheel -qq --no-deps --wheel-dir $(WHEELS) ./client
 	@ls $(WHEELS)/*.whl
+PYTEST = $(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1
 test: setup
-	$(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+test-all: setup
+	$(PYTEST) $(ARGS)
 chaos: setup
 	WARPCALL_TEST_KILLS=100 WARPCALL_TEST_PARTITIONS=20 REQUIRE_NETWORKS=yes WARPCALL_TEST_BEFORE=migration \
 		$(BIN)/pytest -n0 -s tests/chaos $(ARGS)

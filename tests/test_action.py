@@ -20,6 +20,8 @@ import yaml
 from demo.server import Server, running_server
 from tests.service.job_requests import BRIEF
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 # Both take so long that the server's own clock confirms their times on a CPU.

@@ -51,6 +51,8 @@ from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES
 from warpcall_service.oip import shared_memory
 from warpcall_service.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 ADDRESS = "127.0.0.1:8000"

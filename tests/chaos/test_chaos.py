@@ -27,7 +27,11 @@ PARTITION_S = 10.0 if PARTITIONS > 2 else 6.0
 PAUSE_S = (0.5, 2.5)  # between two kills
 USERS = ("ada", "bob", "cem")
 
-pytestmark = [needs_networks, pytest.mark.timeout(300 + 20 * KILLS + 20 * PARTITIONS)]
+pytestmark = [
+    needs_networks,
+    pytest.mark.timeout(300 + 20 * KILLS + 20 * PARTITIONS),
+    pytest.mark.slow,
+]
 
 
 def test_nothing_is_lost_twice_or_late_while_servers_are_killed_and_cut_off(

@@ -26,7 +26,7 @@ LISTENS = re.compile(r"Warpcall listens on (http://[\d.:]+)")
 BRIEF_TIME = ("--array=1", "--time=1", "--signal=B:CONT@1")
 SMALL = ("--cpus-per-task=1", "--mem=1M")
 
-pytestmark = [needs_slurm, pytest.mark.timeout(300)]
+pytestmark = [needs_slurm, pytest.mark.timeout(300), pytest.mark.slow]
 
 
 class Allocation:

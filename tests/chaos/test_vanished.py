@@ -19,7 +19,7 @@ from tests.nginx import certificate_in
 
 __all__ = ["direct"]
 
-pytestmark = needs_networks
+pytestmark = [needs_networks, pytest.mark.slow]
 
 # Reads a request, says so, and answers nothing.
 SILENT = """

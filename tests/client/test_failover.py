@@ -26,7 +26,7 @@ SCHEMES = [
     ),
 ]
 
-pytestmark = pytest.mark.parametrize("scheme", SCHEMES)
+pytestmark = [pytest.mark.parametrize("scheme", SCHEMES), pytest.mark.slow]
 
 
 @contextlib.contextmanager

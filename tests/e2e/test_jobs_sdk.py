@@ -23,6 +23,8 @@ from warpcall import AsyncClient, Client, InvalidInput, JobFailed, NotFound
 from warpcall.jobs import JobPreview
 from warpcall.jobs.results import History
 
+pytestmark = pytest.mark.slow
+
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]
 BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")

@@ -32,6 +32,8 @@ from tests.suspended import suspended
 from tests.waiting import lives
 from warpcall import Client
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("caller", ["a call", "a job", "a client that left"])
 def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(

@@ -18,6 +18,8 @@ from demo.steps import Step, steps
 from tests.e2e.test_survives import metric, until
 from warpcall import Client
 
+pytestmark = pytest.mark.slow
+
 CLIENTS, CALLS = 8, 200
 LARGE_ARENA = (1 << 30) + (64 << 20)
 MB = 1 << 20

@@ -21,6 +21,8 @@ import warpcall_kernels
 from demo.server import Server, running_server
 from warpcall import Client
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -23,6 +23,8 @@ from warpcall import AsyncClient, Busy, CallTimedOut, Client, InvalidInput, Unav
 from warpcall._transport.base import ConnectionFailed
 from warpcall._transport.retries import RETRIES, Retries
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 AWAY_S = 2.5  # longer than RETRIES tries and their pauses take
 

@@ -12,6 +12,8 @@ from tests.e2e.command import command_for
 from tests.e2e.lab import Lab
 from warpcall import AsyncClient, Forbidden, InvalidInput, NotFound
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROBLEM = (EXAMPLES / "row_norm.py").read_text()
 KERNELS = """

@@ -14,6 +14,8 @@ from tests.e2e.command import command_for
 from tests.e2e.lab import Lab
 from warpcall import AsyncClient, InvalidInput, Regression
 
+pytestmark = pytest.mark.slow
+
 # Both take so long that the server's own clock confirms their times on a CPU.
 QUICK = """
 import time

@@ -23,6 +23,8 @@ from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client, submit
 from warpcall import AsyncClient, Client, InvalidInput, NotFound
 
+pytestmark = pytest.mark.slow
+
 CASES = [{"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}]
 
 

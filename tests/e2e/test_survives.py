@@ -24,6 +24,8 @@ from tests.suspended import suspended
 from tests.waiting import lives
 from warpcall import Client, TimedOut, Unavailable
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 WAIT_S = 15.0
 SMALL = {"WARPCALL_ARENA_BYTES": "64MiB"}  # quick to make

@@ -16,6 +16,8 @@ from tests.e2e.lab import UPLOADS, Lab
 from tests.servers import running_server
 from warpcall import AsyncClient, Forbidden, InvalidInput, NotFound
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples/my_permute.py"
 SOURCE = '''
 def permute(x, dims):

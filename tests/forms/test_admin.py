@@ -16,6 +16,8 @@ from tests.service.requests import log_of, well
 from tests.waiting import until
 from warpcall_service.forms.admin import SentForms
 
+pytestmark = pytest.mark.slow
+
 KEY = re.compile(r'<pre class="secret">(wc_[0-9a-f]{8}_[\w-]+)</pre>')
 
 

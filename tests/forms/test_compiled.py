@@ -12,6 +12,8 @@ import pytest
 from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
 from tests.service.compile_reports.sources import SOFTMAX, STOPS, TUNED
 
+pytestmark = pytest.mark.slow
+
 CASE = {"dtype": "F32", "shape": "64x256", "params.dims": "1,0"}
 
 

@@ -20,7 +20,7 @@ from tests.service.job_requests import ended, submit
 from tests.service.uploads.sources import SHORT
 
 PixelArray = npt.NDArray[np.uint8]
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 expect.set_options(timeout=WAIT_MS)
 
 

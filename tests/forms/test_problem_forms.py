@@ -13,6 +13,8 @@ from tests.forms.conftest import MARKUP, FormsLab, errors_of, fields_of, new_wor
 from tests.service.job_requests import ended
 from tests.service.uploads.problem_sources import SCALE
 
+pytestmark = pytest.mark.slow
+
 # With a parameter, a choice and two dtypes.
 SHIFT = '''"""Shift: the input plus a number."""
 

@@ -13,6 +13,8 @@ from tests.forms.conftest import MARKUP, FormsLab, errors_of
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.service.job_requests import ended, submit
 
+pytestmark = pytest.mark.slow
+
 SECRET = re.compile(r'<p class="secret"><a data-address href="([^"]*)">([^<]*)</a>')
 REVOKE = re.compile(r'action="[^"]*shares/([0-9a-f]{16})/revoke"')
 

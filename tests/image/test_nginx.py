@@ -29,7 +29,7 @@ from warpcall import Client
 CONFIGURATION = Path(__file__).parents[2] / "docker/nginx.conf"
 MIB = 1 << 20
 
-pytestmark = needs_nginx
+pytestmark = [needs_nginx, pytest.mark.slow]
 
 
 @dataclass(frozen=True)

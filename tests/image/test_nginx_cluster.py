@@ -27,7 +27,7 @@ ARENA = "256MiB"
 MIB = 1 << 20
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
-pytestmark = needs_nginx
+pytestmark = [needs_nginx, pytest.mark.slow]
 
 
 @dataclass(frozen=True)

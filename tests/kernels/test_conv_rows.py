@@ -20,6 +20,8 @@ from warpcall_kernels.conv_backward import OP as BACKWARD
 from warpcall_kernels.conv_backward import conv_backward
 from warpcall_kernels.op.launch import Launch, layout_key
 
+pytestmark = pytest.mark.slow
+
 FMA, DOT, BLOCKS = "_fma_kernel", "_dot_kernel", "_blocks_kernel"
 INTEGERS = (-3, 4)  # sums of such products are exact
 

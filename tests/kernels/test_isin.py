@@ -20,6 +20,8 @@ from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import Table, factor_of
 from warpcall_kernels.isin import isin, isin_reference, run_plan
 
+pytestmark = pytest.mark.slow
+
 quiet = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -20,6 +20,8 @@ from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Case
 from warpcall_service.devices.tensors import CODES
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = [
     *(("triton", variant) for variant in ("binary", "json", "gzip", "deflate", "shared")),
     *(("triton", variant) for variant in ("async-binary", "async-json")),

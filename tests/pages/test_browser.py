@@ -18,7 +18,7 @@ from tests.pages.conftest import Lab
 from tests.servers import Server, running_server
 from tests.service.job_requests import BRIEF, client, submit
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 expect.set_options(timeout=WAIT_MS)
 
 # The lowest contrast of a text with what is behind it, by the formula of WCAG 2; level AA is 4.5.

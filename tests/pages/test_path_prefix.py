@@ -22,7 +22,7 @@ from tests.service.job_requests import BRIEF
 from warpcall import Client
 
 expect.set_options(timeout=WAIT_MS)
-pytestmark = needs_nginx
+pytestmark = [needs_nginx, pytest.mark.slow]
 PREFIX = "/lab/warpcall"
 DEPLOY = Path(__file__).parents[2] / "docs/deploy.md"
 SETTINGS = {

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.pages.conftest import SharedLab
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 expect.set_options(timeout=WAIT_MS)
 
 

@@ -21,6 +21,8 @@ from warpcall_service.pages.sizes import Line, Panel
 from warpcall_service.pages.view import View, _environment
 from warpcall_service.store.database import Store
 
+pytestmark = pytest.mark.slow
+
 
 def text_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())

@@ -30,6 +30,8 @@ from tests.service.stopped_lane import stopped_lane
 from tests.service.store.test_trouble import on_small_disk, until, up
 from warpcall_service.log_writer import MAX_LINES
 
+pytestmark = pytest.mark.slow
+
 DROPPED = "warpcall_log_lines_dropped_total"
 
 

@@ -16,6 +16,8 @@ from tests.client.command import WARPCALL
 from tests.client.scripted import ScriptedServer, Visit
 from tests.client.scripted_ops import OpsServer
 
+pytestmark = pytest.mark.slow
+
 PERMUTE = "run permute x.npy --dims 1,0"
 
 

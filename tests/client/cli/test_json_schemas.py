@@ -19,6 +19,8 @@ from tests.service.monitors.lab import add_runs
 from tests.service.monitors.series import quiet, times
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 PERMUTE = "def permute(x, dims):\n    return x.permute(dims).contiguous(){}\n"
 CASE = ("--shape", "64x64", "--dtype", "f32", "--dims", "1,0")
 

@@ -24,6 +24,8 @@ from warpcall import AsyncClient, Client, TransportError
 from warpcall._transport import base, connect
 from warpcall._transport.parser import MAX_INTERIM
 
+pytestmark = pytest.mark.slow
+
 HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 PROBLEM = b"HTTP/1.1 422 No\r\nContent-Type: application/json\r\n"
 

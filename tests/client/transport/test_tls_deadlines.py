@@ -18,7 +18,10 @@ from tests.client.flavours import Flavour
 from tests.client.scripted import ScriptedServer, Visit, X, permute, permute_large, well
 from warpcall import AsyncClient, Client, InvalidInput, TransportError
 
-pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate"),
+    pytest.mark.slow,
+]
 
 CONNECTED = b"HTTP/1.1 200 Connected\r\n\r\n"
 RECORD = b"\x16\x03\x03\x40\x00"  # the head of a handshake record of 16 KiB

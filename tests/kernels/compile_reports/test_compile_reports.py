@@ -16,6 +16,8 @@ from warpcall_kernels import InvalidInput
 from warpcall_kernels.compile import launches, resources
 from warpcall_kernels.compile.architectures import ARCHITECTURES, architecture, occupancy
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 MAX_SECONDS = 240.0
 

@@ -17,6 +17,8 @@ from warpcall_kernels._isin.table import CandidateSet, Table
 from warpcall_kernels.isin import isin
 from warpcall_kernels.op.launch import Launch
 
+pytestmark = pytest.mark.slow
+
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
 
 

@@ -15,6 +15,8 @@ from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels.isin import run_plan
 
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
 
 

@@ -13,6 +13,8 @@ from warpcall_kernels._isin import few_plan as module
 from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import SCANNED, SCANNED_PAIRS, Variant
 
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
 
 

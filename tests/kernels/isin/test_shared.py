@@ -23,6 +23,8 @@ from warpcall_kernels._isin.table import Kind
 from warpcall_kernels.compile.architectures import ARCHITECTURES, RESERVED_SHARED
 from warpcall_kernels.op.launch import Launch, shared_bytes
 
+pytestmark = pytest.mark.slow
+
 WHOLE = [torch.int32, torch.int64]
 FLOATS = [torch.float32, torch.float64]
 SHORT = [torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16]

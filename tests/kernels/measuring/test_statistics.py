@@ -26,6 +26,8 @@ from warpcall_kernels.measuring._statistics import (
     verdict,
 )
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 60
 PRECISION = Precision("test", seconds=10, max_rounds=600)
 Noise = Callable[[np.random.Generator, int], Floats]

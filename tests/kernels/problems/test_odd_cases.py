@@ -13,6 +13,8 @@ from warpcall_kernels import InvalidInput, Op, Problem, Sample, Size, ops
 from warpcall_kernels.op.cases import Case
 from warpcall_kernels.op.odd_cases import LAYOUTS, LONG, MOST_ELEMENTS_IF_SMALL, odd_cases
 
+pytestmark = pytest.mark.slow
+
 MATRICES = [op for op in ops().values() if op.name in ("permute", "transpose-add")]
 
 

@@ -24,6 +24,8 @@ from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.problem_fields import DEFAULT_TOLERANCE
 from warpcall_kernels.op.tolerance import RowTolerance
 
+pytestmark = pytest.mark.slow
+
 BRIEF = measuring.Precision("brief", 0.05, warm_seconds=0.02)
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from tests.kernels.tolerances.wrong_outputs import Call, calls, wrong_outputs
 from warpcall_kernels.op.compare import Comparison, same_bits
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (1, 2)
 COMPUTED_IN = {torch.float32: (torch.float16, torch.bfloat16), torch.float64: (torch.float32,)}
 CALLS = list(calls())

@@ -16,6 +16,8 @@ from warpcall_kernels.permute import permute
 if TYPE_CHECKING:
     from warpcall_kernels.op.launch import Launch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _small_tensors_take_this_variant(monkeypatch: pytest.MonkeyPatch) -> None:

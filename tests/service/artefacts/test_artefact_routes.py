@@ -30,6 +30,8 @@ from warpcall_service.artefacts.files import GRACE_S, ArtefactFiles
 from warpcall_service.artefacts.service import NewArtefact
 from warpcall_service.store.artefact_table import ArtefactRow
 
+pytestmark = pytest.mark.slow
+
 CONTENT = bytes(range(256)) * 8000  # several pieces
 LARGE = bytes(range(256)) * 48_000  # more than the buffers of sockets hold
 MARKUP = "<img src=x onerror=alert(1)>"

@@ -20,6 +20,8 @@ from tests.service.stored import finished
 from warpcall import AsyncClient, Client, NotFound, TransportError
 from warpcall_service.artefacts.service import NewArtefact
 
+pytestmark = pytest.mark.slow
+
 CONTENT = b'{"traceEvents": []}'
 TRACE = NewArtefact(
     name="case-0.warpcall.trace.json",

@@ -24,6 +24,8 @@ from tests.service.uploads.sources import SHORT, TRITON
 from tests.waiting import until
 from warpcall_service.artefacts import profiles
 
+pytestmark = pytest.mark.slow
+
 FAILS_AFTER_A_PROFILED_CALL = """
 import torch
 

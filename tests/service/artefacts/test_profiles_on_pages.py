@@ -23,6 +23,8 @@ from tests.waiting import until
 from warpcall_service.artefacts.contents import MAX_REPORT_BYTES
 from warpcall_service.artefacts.service import NewArtefact
 
+pytestmark = pytest.mark.slow
+
 MARKUP = "<img src=x onerror=alert(1)>"
 ESCAPED = "&lt;img src=x onerror=alert(1)&gt;"
 HTML = {"accept": "text/html"}

@@ -24,6 +24,8 @@ from tests.service.requests import log_of, logged, problem_of, send_raw, well
 from warpcall import Client, Unauthorized
 from warpcall_service.identity import ROLES, Role
 
+pytestmark = pytest.mark.slow
+
 # What needs no key, and what of it has an answer for everyone.
 HEALTH = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
 SHARED = {

@@ -10,6 +10,8 @@ import pytest
 from tests.service.databases import REVISION, Database
 from warpcall import __version__
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_shows_the_commands_and_how_to_install_completion(flag: str, sqlite: Database) -> None:

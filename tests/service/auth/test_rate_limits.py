@@ -22,6 +22,8 @@ from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, logged, metrics, problem_of, tensor
 from tests.suspended import suspended
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 PATIENCE_S = 15.0
 SETTINGS = {

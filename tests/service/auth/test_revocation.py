@@ -20,6 +20,8 @@ from warpcall_service.auth import sync
 from warpcall_service.auth.api_keys import KeyRecord, find
 from warpcall_service.identity import Caller
 
+pytestmark = pytest.mark.slow
+
 until = functools.partial(waiting.until, timeout_s=20)
 
 LARGE = 6 << 20  # inputs of a call that fills, with its outputs, most of the arena

@@ -26,6 +26,8 @@ from warpcall_service.auth import sessions, users
 from warpcall_service.identity import Caller
 from warpcall_service.store.tables import BrowserSession
 
+pytestmark = pytest.mark.slow
+
 ENDED = "the session has ended: log in again"
 
 

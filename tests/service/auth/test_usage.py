@@ -14,6 +14,8 @@ from tests.service.databases import Database
 from tests.service.requests import PERMUTE, log_of, metrics, well
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 STAGES = {"upload", "queue", "h2d", "kernel", "d2h"}
 
 

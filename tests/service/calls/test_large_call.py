@@ -36,6 +36,8 @@ from tests.service.http.test_quick import (
 from tests.service.stopped_lane import stopped_lane
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,6 +16,8 @@ import pytest
 from tests.service.cheats.cheats import CASES, Cheat, cheats
 from tests.service.cheats.judge import Judge, Measured, Request, running_judge
 
+pytestmark = pytest.mark.slow
+
 CHEATS = [one for folder in ("results", "calls", "times", "processes") for one in cheats(folder)]
 GAIN = 0.6  # of the honest time, below which a time is false; a busy machine only adds to it
 CALL_S = 1.0

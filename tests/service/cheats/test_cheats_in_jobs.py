@@ -14,7 +14,7 @@ from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import Lab, running_lab, uploaded
 from tests.waiting import until
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 SOURCES = {one.name: one.source for folder in ("processes", "times") for one in cheats(folder)}
 HONEST = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
 MEMORY = """

@@ -18,7 +18,7 @@ from tests.service.uploads.problem_sources import SCALE
 from tests.service.uploads.requests import Lab, added_problem, running_lab, uploaded
 from tests.waiting import until
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 PATH = "/v1/compile-reports"
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
 SOFTMAX_CASE: dict[str, Any] = {"shape": [64, 1000], "dtype": "BF16"}

@@ -19,6 +19,8 @@ from tests.service.uploads.requests import SETTINGS
 from warpcall import AsyncClient, Client, CompileReport, Forbidden, InvalidInput
 from warpcall._cli import main
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., tuple[int, str, str]]
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
 OPTIONS = ("--shape", "64x256", "--dtype", "fp32", "--dims", "1,0")

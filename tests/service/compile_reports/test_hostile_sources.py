@@ -19,7 +19,7 @@ from tests.service.uploads.requests import running_lab
 from tests.waiting import until
 from warpcall.compile_reports import TEXT_NAMES
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
 FORGED = """
 import os, struct

@@ -23,6 +23,8 @@ from warpcall_service.jobs.exports import MEDIA
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobCase, JobEvent, Measurement
 
+pytestmark = pytest.mark.slow
+
 HUGE, LEAST = 1e308, 5e-324
 CASES, ROUNDS = 3, 24
 HTML = {"accept": "text/html"}

@@ -14,6 +14,8 @@ from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client, ended, reached, submit
 from warpcall.jobs import UNFINISHED
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "16MiB",
     "WARPCALL_JOB_MODULES": "tests.service.forged.forging",

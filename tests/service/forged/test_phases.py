@@ -14,6 +14,8 @@ from tests.service.job_requests import client, ended, processes, reached, submit
 from tests.service.requests import well
 from warpcall_service.runs.runner import ENDED_S
 
+pytestmark = pytest.mark.slow
+
 STALL_S = 8
 
 

@@ -16,6 +16,8 @@ from tests.service.requests import log_of
 from tests.service.uploads.problem_sources import ROW_NORM, SCALE
 from tests.service.uploads.requests import PROBLEMS, Lab, running_lab, upload, uploaded
 
+pytestmark = pytest.mark.slow
+
 BAD = ("a\0b", "a\ud800b", "\x1b[2J", "a\u202eb", "a\x9bb", "a\uffffb", "\U0010ffff")
 RAISES = """
 def permute(x, dims):

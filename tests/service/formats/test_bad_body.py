@@ -15,7 +15,7 @@ from demo.server import Server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, problem_of, send_raw, tensor
 from tests.service.stored_tensors import ALL, listed, memory
 
-pytestmark = pytest.mark.usefixtures("still_works")
+pytestmark = [pytest.mark.usefixtures("still_works"), pytest.mark.slow]
 
 FOUR = b"\0" * 4
 

@@ -26,6 +26,8 @@ from tests.service.databases import Database
 from tests.service.http.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
 from tests.service.requests import log_of, metrics, well
 
+pytestmark = pytest.mark.slow
+
 CONNECTIONS = 64  # at the same time
 QUIET_S = 0.05  # without a response, before the client closes its sending side
 HANGS_S = 30.0

@@ -25,6 +25,8 @@ from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, metrics, tensor
 from warpcall import wire
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 PATIENCE_S = 60.0
 until = functools.partial(waiting.until, timeout_s=PATIENCE_S)

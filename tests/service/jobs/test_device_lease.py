@@ -43,6 +43,8 @@ from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.uploads.checks import Checks
 
+pytestmark = pytest.mark.slow
+
 X = TensorInfo("x", "F32", (64, 64))
 PATIENCE_S = 60.0
 

@@ -40,6 +40,8 @@ from warpcall_service.jobs.database import JobDatabase, UserReads
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 EVENTS = 1300  # more than two batches
 STREAMS = 3

@@ -21,6 +21,8 @@ from warpcall_service.jobs.run_recorder import RunRecorder
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.tables import Job
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_job_is_taken_from_a_silent_server_and_left_to_one_that_gave_a_sign(
     store: Store,

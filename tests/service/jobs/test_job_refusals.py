@@ -15,6 +15,8 @@ from tests.service.databases import Database, Postgres, new_database
 from tests.service.job_requests import CASE, JOB, client, ended, submit
 from tests.service.requests import logged, problem_of
 
+pytestmark = pytest.mark.slow
+
 TOO_LARGE = 2**31
 
 

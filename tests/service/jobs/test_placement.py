@@ -26,6 +26,8 @@ from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job as Row
 from warpcall_service.store.tables import JobShare
 
+pytestmark = pytest.mark.slow
+
 MODELS = Path(__file__).parents[1] / "models"
 H200 = Device("a" * 16, "gpu-1", "NVIDIA H200")
 H100 = Device("b" * 16, "gpu-2", "NVIDIA H100 80GB HBM3")

@@ -31,6 +31,8 @@ from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobShare
 
+pytestmark = pytest.mark.slow
+
 
 def run_all(store: Store, took_ms: int = 5000) -> list[str]:
     """Run what waits, one after the other; whose jobs these were."""

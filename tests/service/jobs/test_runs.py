@@ -38,6 +38,8 @@ from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import TAG_VARIABLE
 from warpcall_service.store.tables import Job as Row
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 CALL_WITHIN_S = 15.0
 STALL_S = 12  # on a busy machine a job may take 6 s until its first progress

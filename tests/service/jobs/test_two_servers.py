@@ -50,7 +50,7 @@ WAITS: dict[str, Any] = {
 RUN = ["queued", "preparing", "waiting_gpu", "running"]
 END = ["finalizing", "succeeded"]
 
-pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+pytestmark = [pytest.mark.parametrize("database", ["postgresql"], indirect=True), pytest.mark.slow]
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from warpcall_service.lanes.messages import Done
 from warpcall_service.processes import lone_calls
 from warpcall_service.processes.lone_calls import CPUS, LoneCalls
 
+pytestmark = pytest.mark.slow
+
 IN_ROW = 3
 SHORT_S = 1e-3  # for which the event loop stays awake in the test of a short time
 OVER_S = 0.05  # so much later SHORT_S is over

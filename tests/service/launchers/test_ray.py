@@ -43,7 +43,7 @@ NODE = {
 COMMAND_S = 240.0  # beside other tests; alone some 10
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
-pytestmark = pytest.mark.timeout(550)
+pytestmark = [pytest.mark.timeout(550), pytest.mark.slow]
 
 
 class RayCluster:

@@ -27,6 +27,8 @@ from tests.service.monitors.series import quiet, times
 from tests.service.requests import log_of
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 STEP = times(quiet, 0, 12, 10, 1.05)
 
 

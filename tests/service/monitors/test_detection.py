@@ -19,6 +19,8 @@ from tests.service.monitors.series import (
 )
 from warpcall_service.monitors.detection import BASELINE, find_step
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(15)
 RUNS = 60
 AT = 40

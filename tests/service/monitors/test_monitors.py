@@ -16,6 +16,8 @@ from tests.service.monitors.lab import HOUR_S, JOB, OFTEN, add, add_runs, show
 from tests.service.requests import problem_of
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "0123456789ab"
 LIMITS = {"WARPCALL_USER_MAX_MONITORS": "3", "WARPCALL_MONITOR_MIN_EVERY_S": "600"}
 USERS = {"alice": "bench", "bob": "bench", "root": "admin", "caller": "call"}

@@ -22,6 +22,8 @@ from tests.waiting import until
 from warpcall import AsyncClient, Client, InvalidInput, NodeGone, NotFound, TransportError
 from warpcall._blocking import run_now
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 

@@ -28,6 +28,8 @@ from warpcall_service.nodes.placement import Device
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job as Row
 
+pytestmark = pytest.mark.slow
+
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
 

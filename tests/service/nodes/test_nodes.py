@@ -28,6 +28,8 @@ from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.store.database import Store
 from warpcall_service.store.node_table import NodeRow
 
+pytestmark = pytest.mark.slow
+
 CLOCK = Path(__file__).parents[1] / "clock"
 DAY_MS = 86_400_000
 FACTS: dict[str, Any] = {"version": "0", "versions": {}, "ops_sha256": None, "lanes": []}

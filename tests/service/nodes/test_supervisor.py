@@ -30,6 +30,8 @@ from warpcall_service.nodes.server_identity import ServerIdentity, own_url
 from warpcall_service.settings import Settings
 from warpcall_service.supervisor.plan import plan_servers
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 TWO = {"WARPCALL_SERVERS": "2", "WARPCALL_DEVICES": "cpu", "WARPCALL_ARENA_BYTES": "16MiB"}
 WAIT_S = 120.0

@@ -26,6 +26,8 @@ from tests.waiting import until
 from warpcall_service.nodes import registry
 from warpcall_service.nodes.registry import Beat
 
+pytestmark = pytest.mark.slow
+
 HEADERS = {"content-type": SAFETENSORS, "accept": SAFETENSORS}
 ALL = "/v1/tensors"
 

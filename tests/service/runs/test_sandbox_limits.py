@@ -19,7 +19,7 @@ from tests.waiting import lives, until
 from warpcall_service.runs import cgroups
 from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_one_shot
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 
 FORK = """
 import os, time

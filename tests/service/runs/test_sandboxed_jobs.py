@@ -20,7 +20,7 @@ from warpcall_service.runs.events import CaseMeasured, EnvironmentKnown, Profile
 from warpcall_service.runs.messages import ProfileTask, Task
 from warpcall_service.runs.runner import Outcome, Run
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 
 LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
 SPEC = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}

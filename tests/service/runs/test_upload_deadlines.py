@@ -11,6 +11,8 @@ from tests.servers import running_server
 from tests.service.job_requests import BRIEF, CASE, client, ended, results, submit
 from tests.service.uploads.requests import uploaded
 
+pytestmark = pytest.mark.slow
+
 HANGS_LATER = """
 calls = 0
 

@@ -15,6 +15,8 @@ from tests.service.runs.upload_parts import Job, running_job
 from tests.waiting import lives, until
 from warpcall_service.lanes.messages import frame
 
+pytestmark = pytest.mark.slow
+
 BUFFER = """
 import ctypes
 global kept

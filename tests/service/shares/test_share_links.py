@@ -19,6 +19,8 @@ from tests.service.stored import IMPLEMENTATIONS, finished, number
 from tests.waiting import until
 from warpcall_service.store.tables import Job
 
+pytestmark = pytest.mark.slow
+
 WAYS = ("", "/results", "/results?format=csv", "/results?samples=true")  # to read one job
 NOTHING = "this share link does not exist, has expired or was revoked"
 PAGES = ("", "/cases/0")

@@ -29,6 +29,8 @@ from warpcall_service.store.monitor_tables import Monitor  # noqa: F401  # so th
 from warpcall_service.store.node_table import NodeRow  # noqa: F401  # so that `Base` knows it
 from warpcall_service.store.tables import Base, Change, Job, User
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:
     store = database.store()

@@ -21,6 +21,8 @@ from tests.service.stalled import SETTINGS, at_start_of_python, ends, is_healthy
 from tests.waiting import until
 from warpcall_service.store.database import Store, StoreError
 
+pytestmark = pytest.mark.slow
+
 CROWD = 20
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 

@@ -21,6 +21,8 @@ from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.tables import ApiKey, Change, Usage, User
 
+pytestmark = pytest.mark.slow
+
 KILLS = 4
 seeded = random.Random(4)
 

@@ -10,6 +10,8 @@ from tests.servers import running_server
 from tests.service.databases import Database
 from warpcall_service.store.database import Store, StoreError
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"WARPCALL_ARENA_BYTES": "16MiB"}
 
 

@@ -18,6 +18,8 @@ from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.requests import logged, metrics, well
 
+pytestmark = pytest.mark.slow
+
 until = functools.partial(waiting.until, timeout_s=30)
 
 # Root may write to what is read-only; without these two rights it may not.

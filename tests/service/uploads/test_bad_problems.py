@@ -28,6 +28,8 @@ from tests.service.uploads.requests import (
 from warpcall_service.uploads.answers import CaseAnswer, ProblemAnswer
 from warpcall_service.uploads.problem_cases import NamedProblem, checked_cases
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:

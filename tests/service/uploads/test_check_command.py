@@ -14,6 +14,8 @@ from tests.e2e.command import command_for
 from tests.service.databases import Database
 from tests.service.uploads.requests import Lab, running_lab
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[3] / "examples/my_permute.py"
 SOURCE = """
 import torch

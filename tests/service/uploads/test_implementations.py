@@ -14,6 +14,8 @@ from tests.service.requests import logged, metrics, problem_of
 from tests.service.uploads.requests import PATH, Lab, names, running_lab, upload, uploaded
 from tests.service.uploads.sources import PLAIN, SHORT
 
+pytestmark = pytest.mark.slow
+
 OTHER = SHORT.replace("x", "x ")
 
 

@@ -11,6 +11,8 @@ from tests.service.uploads.sources import LONG, PLAIN, TRITON, WRONG
 from tests.service.worker.processes import frames_of_job
 from warpcall_service.runs.messages import Task
 
+pytestmark = pytest.mark.slow
+
 SPEC = {"shape": [6, 5], "dtype": "F32", "params": {"dims": [1, 0]}}
 
 

@@ -25,6 +25,8 @@ from tests.service.uploads.requests import (
     uploaded,
 )
 
+pytestmark = pytest.mark.slow
+
 MANY = [{**CASE, "shape": [8, 8 + number]} for number in range(20)]
 BUSY: dict[str, Any] = {
     "op": "permute",

@@ -15,6 +15,8 @@ from tests.service.requests import problem_of
 from tests.service.uploads.requests import PATH, SETTINGS, Lab, names, running_lab, uploaded
 from tests.service.uploads.sources import SHORT, TRITON, WRONG
 
+pytestmark = pytest.mark.slow
+
 MANY = [{**CASE, "shape": [8, 8 + number]} for number in range(20)]
 
 

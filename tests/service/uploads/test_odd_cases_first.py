@@ -18,6 +18,8 @@ from warpcall.implementations import WRONG_IN_ODD_CASES
 from warpcall_kernels.measuring import _odd
 from warpcall_service.store.tables import UploadedVersion
 
+pytestmark = pytest.mark.slow
+
 RIGHT = """
 import torch
 

@@ -25,6 +25,8 @@ from tests.service.uploads.requests import (
 )
 from tests.service.uploads.sources import SHORT
 
+pytestmark = pytest.mark.slow
+
 MINE = "def scale(x):\n    return x + x\n"
 
 

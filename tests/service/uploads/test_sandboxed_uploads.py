@@ -25,7 +25,7 @@ from tests.service.uploads.sources import LONG, TRITON
 from tests.waiting import until
 from warpcall.implementations import WRONG_IN_ODD_CASES
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 SEEN_BY_PROBLEM = (
     "ValueError: (1000, False)"  # by `tell` in the sandbox: its user, and no data folder
 )

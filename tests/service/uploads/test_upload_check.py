@@ -11,6 +11,8 @@ from tests.service.uploads.sources import PLAIN, TRITON
 from tests.service.worker.processes import answer_of
 from warpcall_service.runs.messages import CheckRequest
 
+pytestmark = pytest.mark.slow
+
 GOOD = "def permute(x, dims):\n    return x\n"
 
 

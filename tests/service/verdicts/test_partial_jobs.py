@@ -17,6 +17,8 @@ from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 from warpcall_service.summaries.board import board, latest_op
 
+pytestmark = pytest.mark.slow
+
 Statuses = Mapping[str, Sequence[str]]
 
 

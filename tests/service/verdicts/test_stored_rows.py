@@ -23,6 +23,8 @@ from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.summaries.board import board
 from warpcall_service.summaries.regression import regression
 
+pytestmark = pytest.mark.slow
+
 FASTER = {"ratio": 0.5, "low": 0.49, "high": 0.51, "n": 9, "verdict": "faster"}
 Change = Mapping[str, Any]
 TAGGED: list[Change] = [

@@ -20,7 +20,7 @@ from warpcall_service.runs.messages import ProblemRequest, Task
 from warpcall_service.runs.one_shot import OneShotError, run_one_shot
 from warpcall_service.runs.runner import Outcome, Run
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.slow]
 
 MODULE = "warpcall_service.worker.problem_check"
 LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}

@@ -17,6 +17,8 @@ from warpcall_service.profilers.program import Limits, NoProfile
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import ProfileTask, Task, Upload
 
+pytestmark = pytest.mark.slow
+
 CASE = {"shape": [4, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 CHILD: ChildTask = {
     "device": "cpu",

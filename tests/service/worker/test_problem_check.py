@@ -11,6 +11,8 @@ from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, wi
 from tests.service.worker.processes import answer_of
 from warpcall_service.runs.messages import ProblemRequest
 
+pytestmark = pytest.mark.slow
+
 JOB = {"max_cases": 4, "memory_bytes": 1 << 40, "device": "cuda:0"}
 
 

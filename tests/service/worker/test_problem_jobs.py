@@ -12,6 +12,8 @@ from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, wi
 from tests.service.worker.processes import frames_of_job
 from warpcall_service.runs.messages import Task, Upload
 
+pytestmark = pytest.mark.slow
+
 FAST = """
 def row_norm(x, eps):
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
