@@ -12,6 +12,8 @@ import pytest
 from tests.forms.conftest import MARKUP, FormsLab, errors_of, fields_of, filled, new_word
 from tests.service.job_requests import client, ended, submit
 
+pytestmark = pytest.mark.slow
+
 ROWS = {"shape": "8x8 9x7", "params.dims": "1,0"}
 
 

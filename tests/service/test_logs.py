@@ -15,6 +15,8 @@ import pytest
 
 from demo.server import COMMAND
 
+pytestmark = pytest.mark.slow
+
 # All that Python itself writes to stderr where nobody catches it.
 UNCAUGHT = """
 import logging, threading, warnings

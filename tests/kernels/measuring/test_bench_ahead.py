@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def test_kernels_that_were_called_undecided_choose_at_their_next_call() -> None:
     kernel: Any = SimpleNamespace(launchers=["first", "second"], _cached_launcher="first")

@@ -18,6 +18,8 @@ from warpcall_kernels.permute import permute
 if TYPE_CHECKING:
     from warpcall_kernels.op.launch import Launch
 
+pytestmark = pytest.mark.slow
+
 SHAPES = dict.fromkeys((1, 2, 4, 8), Staged(4096, 4))
 ACCESSES = [(1, 1), (2, 1), (1, 4), (2, 2)]  # elements of a unit, units of an access
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -23,6 +23,8 @@ from warpcall_service.auth import session_tokens
 from warpcall_service.auth.session_routes import local_path
 from warpcall_service.auth.session_tokens import cookie_name, set_cookie
 
+pytestmark = pytest.mark.slow
+
 ENDED = "the session has ended: log in again"
 
 

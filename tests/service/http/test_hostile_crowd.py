@@ -14,6 +14,8 @@ from bench.fairness import new_keys
 from tests.servers import running_server
 from tests.service.requests import log_of
 
+pytestmark = pytest.mark.slow
+
 LONGER = 6  # times as long: instead of 10 s a minute, as in the benchmark
 SETTINGS = {"WARPCALL_ARENA_BYTES": "128MiB", "WARPCALL_MAX_BODY_BYTES": "32MiB"}
 

@@ -12,6 +12,8 @@ import pytest
 from demo.server import Server
 from tests.service.requests import PERMUTE, metrics, send_raw, well
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_op_is_listed_and_described(http: httpx.Client) -> None:
     listed = http.get("/v1/kernels").json()["kernels"]

@@ -27,6 +27,8 @@ from tests.waiting import until
 from warpcall import Client
 from warpcall_service.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docker/kubernetes"
 NAMESPACE = "gpus"

@@ -19,6 +19,8 @@ from tests.service.monitors.series import quiet, times
 from tests.waiting import until
 from warpcall import AsyncClient, Client, InvalidInput, NewMonitor, NotFound
 
+pytestmark = pytest.mark.slow
+
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 OPTIONS = ("--shape", "8x8", "--dtype", "f32", "--dims", "1,0", "--precision", "quick")
 

@@ -14,6 +14,8 @@ from tests.service.job_requests import BRIEF, CASE, client, ended, events, reach
 from tests.service.monitors.lab import OFTEN, add, show
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 CASES = [{**CASE, "shape": [8, columns]} for columns in (9, 13)]
 WAITS: dict[str, Any] = {"implementations": ["wait"], "cases": CASES}  # in its second case

@@ -21,6 +21,8 @@ from tests.template import ROOT
 from tests.waiting import until
 from warpcall import Client
 
+pytestmark = pytest.mark.slow
+
 # Keeps each worker process from its first import until a file exists.
 SITECUSTOMIZE = """
 import os, sys, time
