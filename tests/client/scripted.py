@@ -102,6 +102,7 @@ class ScriptedServer:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             sock = stack.enter_context(plain)
             if self._tls is not None:
+                plain.getpeername()  # fails if the client has left: wrap_socket would leak then
                 sock = stack.enter_context(self._tls.wrap_socket(plain, server_side=True))
             for visit in _visits(sock):
                 with self._lock:

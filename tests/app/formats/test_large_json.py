@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.service.requests import PERMUTE, header, problem_of, tensor, well
+from tests.service.requests import PERMUTE, header, problem_of, tensor
 from warpcall.dtypes import numpy_dtypes
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import json_reader, json_values
@@ -161,24 +160,6 @@ def test_an_answer_of_too_many_lists_is_refused_before_it_is_computed(http: http
     assert (
         f"at most 1048576 lists, permute gives tensors of shapes that make {5 * rows + 1}" in detail
     )
-
-
-def test_others_are_served_while_long_answers_are_written(http: httpx.Client) -> None:
-    rows = 512 << 10
-    content = header({"x": tensor("U8", [rows, 1], 0, rows)}) + b"1" * rows
-    headers = {"content-type": "application/vnd.safetensors", "accept": JSON["content-type"]}
-    path = f"{PERMUTE}?dims=0,1"
-
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(http.post, path, content=content, headers=headers) for _ in range(4)]
-        served = 0
-        while not all(answer.done() for answer in answers):
-            served += well(http).status_code == 200
-
-    assert served > 4
-    assert [len(answer.result().json()["outputs"]["out"]["data"]) for answer in answers] == [
-        rows
-    ] * 4
 
 
 SHAPES = [
