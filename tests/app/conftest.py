@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.app.harness import App, running_app
-from tests.service.requests import well
-from tests.service.stored_tensors import ALL, memory
+from tests.service.fixtures import still_works, tensor_client
+
+__all__ = ["still_works", "tensor_client"]
 
 SETTINGS = {
     "arena_bytes": "128MiB",
@@ -29,25 +30,3 @@ def app() -> Iterator[App]:
 def http(app: App) -> Iterator[httpx.Client]:
     with app.client() as client:
         yield client
-
-
-@pytest.fixture
-def tensor_client(http: httpx.Client) -> Iterator[httpx.Client]:
-    """A client of the shared application that keeps no tensors yet, nor in the end."""
-    http.delete(ALL)
-    yield http
-    http.delete(ALL)
-    assert memory(http) == 0
-    assert well(http).status_code == 200
-
-
-@pytest.fixture
-def still_works(http: httpx.Client) -> Iterator[Callable[[], None]]:
-    """Checks, also at the end of the test, that the next request is served as if nothing was."""
-
-    def check() -> None:
-        answer = well(http)
-        assert (answer.status_code, answer.json()["outputs"]["out"]["data"]) == (200, [2, 1, 0])
-
-    yield check
-    check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,9 +10,10 @@ import pytest
 
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
-from tests.service.requests import well
-from tests.service.stored_tensors import ALL, memory
+from tests.service.fixtures import still_works, tensor_client
 from warpcall_service.store.database import Store
+
+__all__ = ["still_works", "tensor_client"]
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -32,28 +33,6 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
-
-
-@pytest.fixture
-def tensor_client(http: httpx.Client) -> Iterator[httpx.Client]:
-    """A client of the shared server that keeps no tensors yet, nor in the end."""
-    http.delete(ALL)
-    yield http
-    http.delete(ALL)
-    assert memory(http) == 0
-    assert well(http).status_code == 200
-
-
-@pytest.fixture
-def still_works(http: httpx.Client) -> Iterator[Callable[[], None]]:
-    """Checks, also at the end of the test, that the next request is served as if nothing was."""
-
-    def check() -> None:
-        answer = well(http)
-        assert (answer.status_code, answer.json()["outputs"]["out"]["data"]) == (200, [2, 1, 0])
-
-    yield check
-    check()
 
 
 @pytest.fixture(scope="session")

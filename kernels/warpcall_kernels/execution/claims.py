@@ -149,7 +149,9 @@ class CpuClaims:
         ran_us = max(stopped.main.ran_us - before.main.ran_us, threads_us)
         late_us = late(before, answered, stopped)
         self._sample = _Sample(
-            spent_us, *(max(spent_us - us, ran_us) for us in (late_us.at_most, late_us.at_least))
+            spent_us,
+            least_us=max(spent_us - late_us.at_most, ran_us),
+            most_us=max(spent_us - late_us.at_least, ran_us),
         )
         return answer
 

@@ -24,9 +24,8 @@ from warpcall_service.uploads.answers import MAX_KERNELS, KernelNumbers, Line, o
 TEXT = "ncu-text"
 REPORT = "compile-report"
 SHOWN_KINDS = (TEXT, REPORT)
-MAX_TEXT_BYTES = (
-    64 << 10
-)  # that a page shows of a text; Nsight Compute prints some 8 KB for a kernel
+# That a page shows of a text. Nsight Compute prints some 8 KB for a kernel.
+MAX_TEXT_BYTES = 64 << 10
 # `warpcall_kernels.compile.launches` keeps 2 MiB of texts, which are longer as JSON.
 MAX_REPORT_BYTES = 4 << 20
 MAX_STRUCTURE_BYTES = 128 << 10  # without the content of texts; the largest report has 72 KB

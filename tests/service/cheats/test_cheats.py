@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 CHEATS = [one for folder in ("results", "calls", "times", "processes") for one in cheats(folder)]
 GAIN = 0.6  # of the honest time, below which a time is false; a busy machine only adds to it
+HONEST = {"ann/mine": "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"}
 CALL_S = 1.0
 TRIES = 3  # in which a cheat must succeed once: what must happen in time may not on a busy machine
 
@@ -108,10 +108,7 @@ def test_a_cheat_succeeds_without_the_rules_against_it(
 
 
 def test_an_honest_implementation_is_ok(judge: Judge, tmp_path: Path) -> None:
-    honest: dict[str, Any] = {
-        "ann/mine": "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
-    }
-    request = Request(honest, str(tmp_path), ["torch", "ann/mine"])
+    request = Request(HONEST, str(tmp_path), ["torch", "ann/mine"])
 
     found = judge.measure(request)
 
@@ -123,10 +120,9 @@ def test_an_honest_implementation_is_ok(judge: Judge, tmp_path: Path) -> None:
 def test_an_honest_implementation_is_ok_on_a_busy_machine(
     case: str, judge: Judge, tmp_path: Path
 ) -> None:
-    honest = {"ann/mine": "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"}
     op, spec = CASES[case]
     short_us = 1000.0 if case == "short" else 0.0
-    request = Request(honest, str(tmp_path), ["torch", "ann/mine"], op, spec, (), 10, 10, short_us)
+    request = Request(HONEST, str(tmp_path), ["torch", "ann/mine"], op, spec, (), 10, 10, short_us)
 
     with busy_machine():
         found = judge.measure(request)

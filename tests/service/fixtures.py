@@ -1,0 +1,33 @@
+"""Fixtures of a client `http`, whether of a server or of the application in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.service.requests import well
+from tests.service.stored_tensors import ALL, memory
+
+
+@pytest.fixture
+def tensor_client(http: httpx.Client) -> Iterator[httpx.Client]:
+    """A client of the shared server that keeps no tensors yet, nor in the end."""
+    http.delete(ALL)
+    yield http
+    http.delete(ALL)
+    assert memory(http) == 0
+    assert well(http).status_code == 200
+
+
+@pytest.fixture
+def still_works(http: httpx.Client) -> Iterator[Callable[[], None]]:
+    """Checks, also at the end of the test, that the next request is served as if nothing was."""
+
+    def check() -> None:
+        answer = well(http)
+        assert (answer.status_code, answer.json()["outputs"]["out"]["data"]) == (200, [2, 1, 0])
+
+    yield check
+    check()
