@@ -1,13 +1,16 @@
 """Servers on networks of their own: each in a network namespace, with a cable to callers and one to the database.
 
-    callers (this process) --- bridge "calls" --- server a, b, c --- bridge "data" --- PostgreSQL
+    callers (this thread) --- bridge "calls" --- server a, b, c --- bridge "data" --- PostgreSQL
 
+The bridges are in a namespace, too, which the thread of the test enters, with the threads and the
+processes that it starts: a browser of another test stops loading when the machine's networks change.
 A cable is a pair of veth interfaces. A partition takes its end out of the bridge: the server's
 interface stays up, and no packet arrives any more, in either direction. Neither side learns of it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
@@ -52,6 +55,7 @@ class Network:
     def __init__(self, servers: int) -> None:
         tag, self._number = secrets.token_hex(3), secrets.randbelow(256)
         self._bridges = {"calls": f"wcc{tag}", "data": f"wcd{tag}"}
+        self._bridged, self._before = f"wcb{tag}", os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         self.names = [f"wc{tag}{n}" for n in range(servers)]
         self.database = self.address("data", None)
 
@@ -76,6 +80,9 @@ class Network:
         return [int(pid) for name in self.names for pid in _ip("netns", "pids", name).split()]
 
     def make(self) -> None:
+        _ip("netns", "add", self._bridged)
+        _enter(f"/run/netns/{self._bridged}")
+        _ip("link", "set", "lo", "up")
         for side, bridge in self._bridges.items():
             _ip("link", "add", bridge, "type", "bridge")
             _ip("addr", "add", f"{NETWORKS[side]}.{self._number}.1/24", "dev", bridge)
@@ -92,11 +99,13 @@ class Network:
                 self.connect(server, side)
 
     def remove(self) -> None:
-        """Remove everything that there is."""
-        for name in self.names:
-            subprocess.run([str(IP), "netns", "del", name], capture_output=True, check=False)
+        """Remove everything that there is, and return to the machine's networks."""
         for bridge in self._bridges.values():
             subprocess.run([str(IP), "link", "del", bridge], capture_output=True, check=False)
+        _enter(f"/proc/self/fd/{self._before}")
+        os.close(self._before)
+        for name in (*self.names, self._bridged):
+            subprocess.run([str(IP), "netns", "del", name], capture_output=True, check=False)
 
     def _cable(self, server: int, side: Side) -> str:
         return f"{self._bridges[side]}{server}"
@@ -111,6 +120,16 @@ def network_of(servers: int) -> Iterator[Network]:
         yield network
     finally:
         network.remove()
+
+
+def _enter(namespace: str) -> None:
+    """Let this thread be in a network namespace."""
+    opened = os.open(namespace, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(opened, 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    finally:
+        os.close(opened)
 
 
 def _ip(*words: str) -> str:

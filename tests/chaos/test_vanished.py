@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -43,6 +44,17 @@ def scheme(request: pytest.FixtureRequest) -> str:
     if request.param == "https" and not shutil.which("openssl"):
         pytest.skip("openssl makes the certificate")
     return str(request.param)
+
+
+def test_a_network_changes_nothing_that_other_processes_of_the_machine_see() -> None:
+    with ThreadPoolExecutor(1) as outside:
+        before = outside.submit(socket.if_nameindex).result()
+        with network_of(1):
+            inside, during = socket.if_nameindex(), outside.submit(socket.if_nameindex).result()
+    after = socket.if_nameindex()
+
+    assert len(inside) == 1 + 2 + 2  # loopback, bridges, cables
+    assert (during, after) == (before, before)
 
 
 def test_a_call_to_a_machine_that_has_vanished_is_repeated_elsewhere(
