@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 CHEATS = [one for folder in ("results", "calls", "times", "processes") for one in cheats(folder)]
 GAIN = 0.6  # of the honest time, below which a time is false; a busy machine only adds to it
 HONEST = {"ann/mine": "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"}
-CALL_S = 1.0
+CALL_S = 10.0  # for a call; on a busy machine a process can wait for a CPU for more than a second
+HANGING_CALL_S = 1.0  # of a cheat that shall not end in time
 TRIES = 3  # in which a cheat must succeed once: what must happen in time may not on a busy machine
 
 
@@ -40,7 +41,7 @@ def measured(judge: Judge, cheat: Cheat, folder: Path, *off: str) -> Measured:
         cheat.spec,
         off,
         cheat.rounds,
-        CALL_S,
+        HANGING_CALL_S if "timeout" in cheat.statuses else CALL_S,
         cheat.short_us,
     )
     return judge.measure(request)

@@ -30,7 +30,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = str(tmp_path_factory.mktemp("data"))
     settings = {
         "WARPCALL_UPLOADS": "sandboxed",
-        "WARPCALL_UPLOAD_CALL_S": "2",
+        "WARPCALL_UPLOAD_CALL_S": "5",
         "WARPCALL_UPLOAD_COMPILE_S": "30",
         "WARPCALL_JOB_MEMORY_BYTES": "2GiB",
         **BRIEF,
