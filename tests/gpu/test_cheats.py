@@ -81,7 +81,7 @@ CHEATS: dict[str, str] = {
 """,
     "buffer": """
     global calls
-    if calls == 0:
+    if isinstance(calls, int):
         calls = run(x)
     calls.copy_(run(x))
     return calls

@@ -29,7 +29,6 @@ class Facts:
     Attributes:
         method, rough_us, host_us, repeats, tags: as for `Timed`.
         sets: number of its sets of inputs.
-        count, flushes: as for `Tight`.
         tight_results: where the outputs of calls without pauses lie, if they stay there.
     """
 
@@ -39,8 +38,6 @@ class Facts:
     repeats: int
     sets: int
     tags: tuple[str, ...]
-    count: int = 1
-    flushes: bool = False
     tight_results: Sequence[Any] = ()
 
 
@@ -50,10 +47,8 @@ def facts(answer: Mapping[str, Any]) -> Facts:
     Raises:
         Unsound: it says something else.
     """
-    tags, count = answer.get("tags"), answer.get("count", 1)
+    tags = answer.get("tags")
     texts = [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
-    if not _is_count(count, MOST_RESULTS):
-        raise Unsound
     if not all(_is_count(answer.get(name), MOST_SETS) for name in ("repeats", "sets")):
         raise Unsound
     return Facts(
@@ -63,8 +58,6 @@ def facts(answer: Mapping[str, Any]) -> Facts:
         repeats=answer["repeats"],
         sets=answer["sets"],
         tags=tuple(printable(text[:MOST_CHARS]) for text in texts[:MOST_TAGS]),
-        count=count,
-        flushes=bool(answer.get("flushes")),
         tight_results=answer.get("results", ()),
     )
 

@@ -49,8 +49,6 @@ LONG_US = 20_000  # for longer calls, the first one is not noticeably slower
 ROW_CALLS = 20  # calls captured in one graph, for consecutive calls
 MAX_CPU_CACHE = 32 << 20  # assumed size of a CPU's last-level cache, if it is larger or unknown
 KEPT = 4  # calls of a block whose outputs are kept until they are compared
-TIGHT_US = 5000  # of calls without pauses, so that the start of their block is a small part
-MOST_TIGHT = 1024  # such calls; the outputs of all of them are kept
 
 
 class Clock:
@@ -126,8 +124,8 @@ class Clock:
         """Consecutive calls with the same inputs, for at most `most_us`."""
         raise NotImplementedError
 
-    def tightly(self, timed: Timed, most: int) -> Tight:
-        """Calls without pauses, at most so many, whose time another process can measure."""
+    def tightly(self, timed: Timed, calls: int) -> Tight:
+        """So many calls without pauses, whose time another process can measure."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
@@ -145,7 +143,7 @@ class Clock:
         raise NotImplementedError
 
     def flush_us(self) -> float:
-        """The time in us in which the cache is overwritten, where others have to know it."""
+        """The time in us in which a GPU's cache is overwritten; 0 on a CPU."""
         return 0.0
 
     def flush(self) -> None:
@@ -232,22 +230,18 @@ class CudaClock(Clock):
 
         return Row(run, replays * calls)
 
-    def tightly(self, timed: Timed, most: int) -> Tight:
-        flushes = timed.repeats == 1  # many short calls exceed the cache together
-        count = max(2, min(most, MOST_TIGHT, int(TIGHT_US / max(timed.rough_us, 1))))
+    def tightly(self, timed: Timed, calls: int) -> Tight:
         kept: list[tuple[int, Any]] = []
 
-        def calls() -> None:
-            for i in range(count):
-                if flushes:
-                    self._flush.zero_()
+        def make() -> None:
+            for i in range(calls):
                 kept.append((i % len(timed.sets), timed.call(timed.sets[i % len(timed.sets)])))
 
         graph = torch.cuda.CUDAGraph()
         stays = True
         try:
             with _capturing(graph):
-                calls()
+                make()
             once: Callable[[], None] = graph.replay
         except torch.cuda.OutOfMemoryError:
             raise
@@ -257,17 +251,16 @@ class CudaClock(Clock):
 
             def once() -> None:
                 kept.clear()
-                calls()
+                make()
 
         def run() -> None:
             once()
             self.synchronize()
 
         run()
-        return Tight(run, count, flushes, stays, lambda: kept)
+        return Tight(run, stays, lambda: kept)
 
     def flush_us(self) -> float:
-        """The time in us in which the cache is overwritten."""
         pairs = []
         for _ in range(TRIALS):
             begin, end = _event(), _event()

@@ -177,10 +177,10 @@ class Executor:
         assert self.timed is not None
         return self._all_own(self.timed.results())
 
-    def tight(self) -> Tight:
-        """Calls without pauses, and `results` in the form of `Executor.results`."""
+    def tight(self, calls: int) -> Tight:
+        """So many calls without pauses, and `results` in the form of `Executor.results`."""
         assert self.timed is not None
-        found = self._clock.tightly(self.timed, self._kept(1 << 10))
+        found = self._clock.tightly(self.timed, calls)
         return dataclasses.replace(found, results=lambda: self._all_own(found.results()))
 
     def row(self, most_us: float) -> Row:

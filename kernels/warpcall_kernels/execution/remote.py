@@ -28,9 +28,12 @@ from warpcall_kernels.execution.timed import place_of
 from warpcall_kernels.execution.windows import Address, Window
 from warpcall_kernels.op.declaration import Meta, ParamValue
 
-PINGS = 15
 MOST_PEAK_BYTES = 1 << 50
-MOST_LATENCY_US = 400.0  # of an answer, that a claim may hide behind
+MOST_LATENCY_US = 600.0  # of an answer, that a claim may hide behind
+TIGHT_US = 10_000  # of calls without pauses, so that the start of their block is a small part
+TIGHT_BYTES = 8 << 30  # of their outputs, which are all kept
+TIGHT_SHARE = 0.25  # of the memory that torch may allocate in the other process, for them
+FEWEST_CALLS = 0.5  # of those that fit into a block, from which on our clock confirms a claim
 TAKE_S = 30.0  # beyond the expected time of a block
 
 
@@ -67,6 +70,7 @@ class RemoteExecutor:
         self._metas = metas
         self._clock = clock
         self._device = clock.device
+        self._tight_bytes = min(TIGHT_BYTES, int(TIGHT_SHARE * share * _memory(clock.device)))
         self._deadlines = deadlines
         self._called = False
         self._addresses: list[dict[str, Any]] = []
@@ -74,8 +78,9 @@ class RemoteExecutor:
         self._places: set[int] = set()  # of the values of its last calls
         self._chosen = RandomSamples(metas)  # of a block on a CPU
         self._claims = CpuClaims(process)
-        self._tight_us: list[float] = []  # our clock around calls without pauses
-        self._answer_us = 0.0  # of a request for nothing, before the last calls without pauses
+        self._tight_calls = 2  # in a block without pauses
+        self._tight_us: list[float] = []  # our clock around such a block, for each call
+        self._answers_us: list[float] = []  # of requests for nothing, before such calls
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
         process.begin(deadlines)
@@ -167,44 +172,48 @@ class RemoteExecutor:
 
     def tighten(self) -> None:
         """Prepare calls without pauses, whose time this process measures."""
-        answer = self._ask("tighten", self._many_s(100), "the capture of its calls")
+        rough_us = self._known.rough_us
+        calls = self._tight_calls = self._calls_of_block(rough_us)
+        limit_s = self._many_s(calls)
+        answer = self._ask("tighten", limit_s, "the capture of its calls", calls=calls)
         self._learn(answer, self._known.repeats)
+        self._known.rough_us = rough_us
 
-    def hold(self) -> None:
-        """Stop the process until `take_tight`, so that it computes nothing from values that are
-        written meanwhile. The time of an answer is measured before, as each request resumes it.
+    def time_answer(self) -> None:
+        """Measure the time of an answer to a request for nothing, for the next `take_tight`.
+
+        A GPU takes longer for the first work of a process after another one has used it. Before the
+        answer and the calls, stop the process and write all sets of inputs. So both take equally
+        long to begin.
         """
-        answers_us = []
-        for _ in range(PINGS):
-            self.stop()
-            begin = time.perf_counter_ns()
-            self._ask("ping", self._deadlines.call_s, "an answer")
-            answers_us.append((time.perf_counter_ns() - begin) / 1000)
-        self._answer_us = min(float(np.median(answers_us)), MOST_LATENCY_US)
+        begin = time.perf_counter_ns()
+        self._ask("ping", self._deadlines.call_s, "an answer")
+        self._answers_us.append((time.perf_counter_ns() - begin) / 1000)
         self.stop()
 
     def take_tight(self) -> Results:
         """Let calls run without pauses while our clock runs, and return their outputs.
 
-        Call `hold` before, and then write all sets of inputs.
+        Call `time_answer` some times before, and then write all sets of inputs.
         """
-        known, ends = self._known, list[int]()
+        known, calls, ends = self._known, self._tight_calls, list[int]()
 
         def first(_: dict[str, Any]) -> float:
             ends.append(time.perf_counter_ns())
             return self._deadlines.call_s
 
-        limit_s, begin = self._many_s(known.count), time.perf_counter_ns()
+        limit_s, begin = self._many_s(calls), time.perf_counter_ns()
         answer = self._ask("tight", limit_s, "its timed calls", first=first)
         spent_us = ([*ends, time.perf_counter_ns()][0] - begin) / 1000
         self.stop()
         found = answer.get("results", known.tight_results)
-        results = self._read_results(found, [i % known.sets for i in range(known.count)])
+        results = self._read_results(found, [i % known.sets for i in range(calls)])
         # A copy at once: work that is not done yet must not be done before they are compared.
         copies = [(key, tuple(t.clone() for t in outputs)) for key, outputs in results]
         self._clock.synchronize()
-        flushed_us = known.count * self._clock.flush_us() if known.flushes else 0.0
-        self._tight_us.append((spent_us - self._answer_us - flushed_us) / known.count)
+        answer_us = min(float(np.median(self._answers_us)), MOST_LATENCY_US)
+        self._answers_us.clear()
+        self._tight_us.append((spent_us - answer_us) / calls)
         return copies
 
     def doubt(self, median_us: float) -> str | None:
@@ -218,7 +227,7 @@ class RemoteExecutor:
         if self._device.type == "cpu":
             found = self._claims.disagreement(median_us, self._known.repeats)
         else:
-            real_us = longer_us(self._tight_us, self._known.count, median_us)
+            real_us = longer_us(self._tight_us, self._tight_calls, median_us)
             found = (median_us, real_us) if real_us and self._is_captured else None
         if found is None:
             return None
@@ -234,13 +243,15 @@ class RemoteExecutor:
     def is_confirmed(self, median_us: float) -> bool:
         """Whether our clock can confirm the times of its calls.
 
-        On a CPU they must take long enough, and others must leave it time enough. On a GPU our clock
-        also counts the time in which calls are queued that no graph captures.
+        On a CPU they must take long enough, and others must leave it time enough. On a GPU a block
+        must have as many calls as fit, which a process could lower by a claim to take long, and our
+        clock also counts the time in which calls are queued that no graph captures.
         """
         if self._device.type == "cpu":
             return self._claims.is_confirmed(median_us, self._known.repeats)
-        longest_us = longer_us(self._tight_us, self._known.count, median_us)
-        return self._is_captured or not longest_us
+        if self._tight_calls < FEWEST_CALLS * self._calls_of_block(median_us):
+            return False
+        return self._is_captured or not longer_us(self._tight_us, self._tight_calls, median_us)
 
     def prepare_row(self, most_us: float) -> int:
         """Prepare consecutive calls, and return how many."""
@@ -293,6 +304,12 @@ class RemoteExecutor:
         """Seconds for a number of calls of which each has its own deadline, and usually takes less."""
         call_s, rough_us = self._deadlines.call_s, self._known.rough_us if self.facts else 0.0
         return call_s + calls * min(3 * rough_us / 1e6, call_s) + (0 if self._called else TAKE_S)
+
+    def _calls_of_block(self, call_us: float) -> int:
+        """The number of calls in a block without pauses, whose outputs must all fit."""
+        nbytes = max(1, sum(meta.nbytes for meta in self._metas.values()))
+        most = min(answers.MOST_RESULTS, self._tight_bytes // nbytes)
+        return max(2, min(most, int(TIGHT_US / max(call_us, 1))))
 
     def _write_pool(self) -> None:
         """Give the process the pool of values, from which it writes its inputs."""
@@ -396,3 +413,10 @@ class RemoteExecutor:
             for name in self._layouts
         ]
         return read_outputs(self._window, places, self._metas, inputs, self._device)
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes of memory of a GPU; on a CPU there is no such limit."""
+    if device.type == "cpu":
+        return 1 << 62
+    return int(torch.cuda.get_device_properties(device).total_memory)

@@ -273,8 +273,8 @@ class _Call:
 
     def do_tighten(self, request: dict[str, Any]) -> dict[str, Any]:
         """Prepare calls without pauses; answers where their outputs will lie, if they stay there."""
-        tight = self._tight = self._executor.tight()
-        facts = {**self._facts(), "count": tight.count, "flushes": tight.flushes}
+        tight = self._tight = self._executor.tight(request["calls"])
+        facts = self._facts()
         return {**facts, **_results(tight.results())} if tight.stays else facts
 
     def do_tight(self, request: dict[str, Any]) -> dict[str, Any]:

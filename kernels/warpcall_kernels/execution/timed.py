@@ -79,19 +79,15 @@ class HowTimed(Protocol):
 
 @dataclass(frozen=True)
 class Tight:
-    """Calls that follow each other without pauses, each after an overwritten cache if `flushes`.
+    """Calls that follow each other without pauses.
 
     Args:
         run: makes them and waits for their end.
-        count: number of calls.
-        flushes: whether the cache is overwritten before each of them.
         stays: whether each run writes its outputs to the same memory.
         results: what the calls return, each with the number of its set of inputs.
     """
 
     run: Callable[[], None]
-    count: int
-    flushes: bool
     stays: bool
     results: Callable[[], Sequence[tuple[int, Any]]]
 

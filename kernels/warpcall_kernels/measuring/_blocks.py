@@ -18,6 +18,7 @@ from warpcall_kernels.execution.context import outside
 from warpcall_kernels.execution.executor import Executor
 from warpcall_kernels.execution.inputs import PLACES, Pool, Values
 from warpcall_kernels.execution.outputs import Wrong
+from warpcall_kernels.execution.remote import RemoteExecutor
 from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.execution.timed import Row
 from warpcall_kernels.measuring._candidates import Candidate, failing
@@ -29,6 +30,7 @@ Lease = Callable[[], AbstractContextManager[float | None]]
 BLOCK_US = 200_000  # of timed work queued at a time, unless the lease allows less
 CHECK_SHARE = 0.25  # of the time of rounds, for comparing outputs of timed calls
 CHECK_S = 0.02  # for those of one implementation after one block
+ANSWERS = 7  # to requests for nothing, whose median an answer takes
 QUIET = 1.3  # times as long as alone may work of ours take while uploads stand still
 QUIET_EVERY = 8  # blocks, on average, between two checks of that
 FEWEST_CHECKS = 4  # compared outputs of each implementation, however long that takes
@@ -128,16 +130,24 @@ class Blocks:
         """
         assert c.remote is not None
         with failing(c):
-            with self.leased():
-                c.remote.hold()
-            written = [self._pool.at(self._new_place()) for _ in range(c.remote.sets)]
-            for which, values in enumerate(written):
-                c.remote.write(which, values)
+            for _ in range(ANSWERS):  # each with other values, from which it could compute
+                self._write_new(c.remote)
+                with self.leased():
+                    c.remote.time_answer()
+            written = self._write_new(c.remote)
             with self.leased():
                 results = c.remote.take_tight()
             self._check_timed(c, [(written[which], outputs) for which, outputs in results])
         if c.status != "ok":
             raise Dropped
+
+    def _write_new(self, remote: RemoteExecutor) -> list[Values]:
+        """Write new values into all sets of inputs of another process, while it stands still."""
+        remote.stop()
+        written = [self._pool.at(self._new_place()) for _ in range(remote.sets)]
+        for which, values in enumerate(written):
+            remote.write(which, values)
+        return written
 
     def row_of(self, c: Candidate, most_us: float) -> Row:
         if c.remote is not None:

@@ -49,7 +49,7 @@ MAX_READINGS = 2000
 CALM_US = 20_000  # a lease that allows so much says that nobody waits for the device
 EXTRA_US = 1_000_000  # of consecutive calls, for the hot time and the energy
 TIGHT_AFTER_S = 0.2  # of rounds, before the first block that our clock alone measures
-FEWEST_TIGHT = 2  # of these after the rounds
+FEWEST_TIGHT, MOST_TIGHT = 2, 8  # of these after the rounds; more than the fewest if these are slow
 DEADLINES = Deadlines()
 
 
@@ -198,7 +198,9 @@ class _Measurement:
         for number, c in enumerate(self._timed_candidates()):
             if c.remote is None or (found := rounds.median(number)) is None:
                 continue
-            for _ in range(FEWEST_TIGHT if self._device.type == "cuda" else 0):
+            for block in range(MOST_TIGHT if self._device.type == "cuda" else 0):
+                if block >= FEWEST_TIGHT and not c.remote.doubt(found.value):
+                    break  # what others do takes time of a block, too, but not of each
                 self._blocks.take_tight(c)
             with failing(c):
                 c.doubt = c.remote.doubt(found.value)

@@ -185,6 +185,8 @@ class _Check:
         if row.status == "timeout":
             hangs = self._slowest_s > 0 and limit_s >= wanted_s
             count = "failed" if hangs else "not_checked"
+            if hangs:  # others may hang, too, and each would keep the device as long
+                self._until = begin
         else:
             count = COUNTS.get(row.status, "not_checked")
             if row.status in ("ok", "wrong_result"):

@@ -28,7 +28,6 @@ from warpcall_kernels.execution.timed import Tight, Timed
 
 CPU = torch.device("cpu")
 CASE = make_case("permute", {"shape": [40, 30], "dtype": "F32", "params": {"dims": [1, 0]}})
-CALLS = 20
 
 
 @dataclass
@@ -62,16 +61,16 @@ class ThreadPeer:
         return Loaded(function=self.function)
 
 
-def tightly(self: CpuClock, timed: Timed, most: int) -> Tight:
+def tightly(self: CpuClock, timed: Timed, calls: int) -> Tight:
     kept: list[tuple[int, Any]] = []
 
     def run() -> None:
         kept.clear()
-        for i in range(CALLS):
+        for i in range(calls):
             number = i % len(timed.sets)
             kept.append((number, timed.call(timed.sets[number])))
 
-    return Tight(run, CALLS, False, False, lambda: kept)
+    return Tight(run, False, lambda: kept)
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_a_block_without_pauses_has_the_outputs_of_the_values_that_were_written_
     executor, pool = started(right)
 
     for place in (10, 500):
-        executor.hold()
+        executor.time_answer()
         values = [pool.at(place + which) for which in range(executor.sets)]
         for which, one in enumerate(values):
             executor.write(which, one)
@@ -130,11 +129,38 @@ def test_calls_of_a_block_without_pauses_that_return_one_memory_are_wrong(
         return made[-1]
 
     executor, _ = started(one_memory_later)
-    executor.hold()
+    executor.time_answer()
 
     with pytest.raises(RemoteFailed, match="must have memory of its own") as failed:
         executor.take_tight()
     assert failed.value.status == "wrong_result"
+
+
+def test_a_process_cannot_make_fewer_calls_without_pauses_than_asked(
+    started: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, _ = started(right)
+    monkeypatch.setattr(
+        CpuClock, "tightly", lambda self, timed, calls: tightly(self, timed, calls - 1)
+    )
+    executor.tighten()
+    executor.time_answer()
+
+    with pytest.raises(RemoteFailed, match="an answer about its results"):
+        executor.take_tight()
+
+
+def test_a_claim_of_long_calls_before_short_ones_is_not_confirmed_on_a_gpu(
+    started: Callable[..., Any],
+) -> None:
+    """It would make a block shorter, in which an answer takes a larger share of the time."""
+    executor, _ = started(right)
+    executor._known.rough_us = 1000.0
+    executor.tighten()
+    executor._device = torch.device("cuda")
+
+    assert executor._tight_calls == 10
+    assert [executor.is_confirmed(us) for us in (1000.0, 600.0, 100.0)] == [True, True, False]
 
 
 def test_outputs_of_random_samples_of_a_block_are_compared(started: Callable[..., Any]) -> None:

@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from tests.kernels.measuring.brief import BRIEF, SPEC
 from warpcall_kernels import execution
 from warpcall_kernels.execution.check import Expected
+from warpcall_kernels.execution.clock import clock
+from warpcall_kernels.execution.inputs import Pool, Values
+from warpcall_kernels.execution.reading import Results
+from warpcall_kernels.execution.remote import RemoteExecutor
 from warpcall_kernels.measuring import Implementation, _blocks, make_case, measure
-from warpcall_kernels.measuring._blocks import FEWEST_CHECKS
+from warpcall_kernels.measuring._blocks import ANSWERS, FEWEST_CHECKS, Blocks
+from warpcall_kernels.measuring._candidates import Candidate
 
 
 @pytest.mark.parametrize(("block_s", "most"), [(0.0, 1), (None, 10_000)])
@@ -70,3 +76,41 @@ def test_a_few_outputs_are_compared_however_long_that_takes(
     measure(make_case("permute", SPEC), ["torch"], device, BRIEF)
 
     assert compared.count("a timed call") >= FEWEST_CHECKS
+
+
+def test_answers_are_timed_as_the_calls_are_after_the_process_got_other_values() -> None:
+    """A GPU takes longer to begin for a process after another one has used it."""
+    case, events = make_case("permute", SPEC), list[str]()
+
+    class Remote(RemoteExecutor):
+        sets = 2
+
+        def __init__(self) -> None:
+            self.facts = None
+
+        def stop(self) -> None:
+            events.append("stop")
+
+        def write(self, which: int, values: Values) -> None:
+            written.append(values)
+            events.append("write")
+
+        def time_answer(self) -> None:
+            events.append("answer")
+
+        def changed(self) -> None:
+            return None
+
+        def take_tight(self) -> Results:
+            events.append("calls")
+            return []
+
+    written: list[Values] = []
+    cpu = torch.device("cpu")
+    blocks = Blocks(case, Pool.draw(case.inputs, 1, cpu), clock(cpu), contextlib.nullcontext)
+
+    blocks.take_tight(Candidate("u/one", Remote()))
+
+    before = ["stop", "write", "write"]
+    assert len({id(values) for values in written}) == len(written)
+    assert events == [*before, "answer"] * ANSWERS + [*before, "calls"]

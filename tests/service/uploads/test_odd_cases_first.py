@@ -38,6 +38,16 @@ def permute(x, dims):
     return x.permute(dims).clone(memory_format=torch.contiguous_format)
 """
 ENDS = "    if x.numel() == 0:\n        {}\n"
+HANGS_LATER = """
+calls = 0
+
+def permute(x, dims):
+    global calls
+    calls += 1
+    while calls > 3:
+        pass
+    return x.permute(dims).contiguous()
+"""
 HANGS = RIGHT.replace("    return", ENDS.format("while True: pass") + "    return")
 CRASHES = RIGHT.replace("    return", ENDS.format("import os; os._exit(3)") + "    return")
 REFUSES = RIGHT.replace("    return", ENDS.format("raise ValueError('empty')") + "    return")
@@ -163,6 +173,16 @@ def test_a_crash_or_a_hang_is_found_and_ends_in_time(
     assert reason in stored["first_reason"]
     assert f"ann/ends crashes or hangs in {stored['failed']} of" in found["remarks"][-1]
     assert took_s < _odd.ODD_S + 30
+
+
+def test_a_version_that_hangs_is_not_called_in_further_odd_cases(quick_lab: Lab) -> None:
+    with quick_lab.http("ann") as ann:
+        uploaded(ann, HANGS_LATER, name="later")
+        timed(ann, "warpcall", "ann/later")
+        (stored,) = known(ann, "ann/later")
+
+    assert stored["right"] > 0
+    assert (stored["failed"], stored["not_checked"] > 0) == (1, True)
 
 
 def test_a_version_that_refuses_odd_cases_is_not_marked(quick_lab: Lab) -> None:
