@@ -142,7 +142,6 @@ def template(fd: int) -> None:
     import warpcall_kernels.measuring
     import warpcall_service.auth.admin_cli
     import warpcall_service.cli
-    import warpcall_service.launchers.ray_servers
     import warpcall_service.nodes.drain
     import warpcall_service.runs.reaper
     import warpcall_service.startup.serving

@@ -61,7 +61,6 @@ ORDER = (
     "startup",
     "server",
     "supervisor",
-    "launchers",
     "cli",
 )
 MAY_IMPORT_TORCH = {"devices", "worker"}  # folders of the service whose modules run beside a device

@@ -37,14 +37,12 @@ class Commands(TyperGroup):
         if not self.commands:
             with quick_imports():
                 from warpcall_service.auth import admin_cli
-                from warpcall_service.launchers import ray_servers
                 from warpcall_service.nodes.drain import drain
                 from warpcall_service.worker import warmup
             commands = typer.Typer(rich_markup_mode=None)
             admin_cli.add_commands(commands)
             commands.command("warm")(warmup.warm)
             commands.command("drain")(drain)
-            commands.add_typer(ray_servers.app, name="ray")
             group: Any = typer.main.get_command(commands)
             self.commands.update(group.commands)
 

@@ -1,9 +1,10 @@
-"""Servers on a Ray cluster of a head and two nodes, on this machine: `warpcall-server ray`."""
+"""Servers on a Ray cluster of a head and two nodes, on this machine: `launchers/ray/warpcall_ray.py`."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +17,6 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from demo.server import COMMAND
 from tests.service.databases import Database, Postgres, environment, new_postgresql
 from tests.service.job_requests import (
     BRIEF,
@@ -41,6 +41,7 @@ NODE = {
     "no_monitor": True,
 }
 COMMAND_S = 240.0  # beside other tests; alone some 10
+SCRIPT = Path(__file__).parents[3] / "launchers/ray/warpcall_ray.py"
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 pytestmark = [pytest.mark.timeout(550), pytest.mark.slow]
@@ -67,7 +68,7 @@ class RayCluster:
         }
 
     def ray(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """What `warpcall-server ray` prints, and how it ends."""
+        """What the command prints, and how it ends."""
         return ray(
             *words, "--address", self._cluster.address, settings={**self._settings, **settings}
         )
@@ -124,7 +125,7 @@ class RayCluster:
 
 def ray(*words: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, "ray", *words],
+        [sys.executable, SCRIPT, *words],
         env=environment(settings),
         capture_output=True,
         text=True,

@@ -1,6 +1,9 @@
-"""The commands `ray up`, `ray status` and `ray down`: servers on the machines of a Ray cluster.
+"""Starts, lists and stops servers on the machines of a Ray cluster: docs/cluster.md.
 
-Each server has a detached actor. Ray places it where a GPU is free, and again elsewhere when its
+    python launchers/ray/warpcall_ray.py up
+
+Only the machine of this command needs this file: Ray carries the class of the actors to the others,
+which need the installed server. Each server has a detached actor. Ray places it where a GPU is free, and again elsewhere when its
 machine is lost. The server is a child process of the actor's process, so that it has an interpreter
 and signals of its own. Ray carries no tensors: callers send them to the servers directly.
 """
@@ -34,7 +37,12 @@ GLANCE_S = 2.0  # that one look takes at most while servers start
 STDERR = Path("/proc/self/fd/2")
 
 log = logging.getLogger("warpcall.ray")
-app = typer.Typer(help="Start, list and stop servers on a Ray cluster.", no_args_is_help=True)
+app = typer.Typer(
+    help="Start, list and stop servers on a Ray cluster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 Address = Annotated[
     str, typer.Option(help="HOST:PORT of the head of the Ray cluster; auto: that of this machine.")
 ]
@@ -187,7 +195,7 @@ def start_servers(
             late = time.monotonic() > deadline
             if late or any(state.refused for state in states.values()):
                 missing = [f"{name} {states[name]}" for name in actors if name not in ready]
-                _fail("\n".join(["not all servers are ready; `ray down` stops them", *missing]))
+                _fail("\n".join(["not all servers are ready; `down` stops them", *missing]))
             time.sleep(LOOK_S)
 
 
@@ -286,5 +294,9 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
-    typer.echo(f"warpcall-server: {message}", err=True)
+    typer.echo(f"warpcall_ray: {message}", err=True)
     raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,1 +1,0 @@
-"""Commands that start servers on the machines of a cluster that another program manages."""
