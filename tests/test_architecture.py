@@ -67,6 +67,7 @@ MAY_IMPORT_TORCH = {"devices", "worker"}  # folders of the service whose modules
 MAY_IMPORT_UVICORN = {"http", "startup"}  # folders of the service that know the HTTP server
 # Folders of the service that know no requests: they run beside a device, or could without HTTP.
 NO_FASTAPI = {"processes", "store", "lanes", "runs", "peers", "profilers", "devices", "worker"}
+WRITES = {"insert", "update", "delete"}  # SQLAlchemy's functions, whose first argument is a table
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt|home|Users)/")
 REGISTRY = re.compile(
     r"(?:pypi|pythonhosted|jfrog|artifactory|nexus)[\w-]*\.[a-z]{2,}\b", re.IGNORECASE
@@ -122,6 +123,37 @@ def test_no_import_leads_back_to_its_own_module(package: str) -> None:
     with_cycle = [module for module in graph if module in reachable(graph, module)]
 
     assert with_cycle == []
+
+
+def test_tables_know_only_other_tables_and_stand_where_their_rows_are_written() -> None:
+    """Other folders may read rows of a table, but not add, change or delete them."""
+    known, elsewhere, written = set(), [], []
+    for file in sources("warpcall_service"):
+        folder, tree = part_of(file.relative_to(PACKAGES["warpcall_service"])), None
+        if file.name == "tables.py":
+            known |= modules_imported(file, nested=True)
+            continue
+        tree = ast.parse(file.read_text())
+        owners = {
+            alias.asname or alias.name: str(node.module).split(".")[1]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and str(node.module).endswith(".tables")
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and "Base" in map(ast.unparse, node.bases):
+                elsewhere.append(f"{file.name} has the table {node.name}")
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func).rpartition(".")[2]
+                names = [ast.unparse(one) for one in node.args] if called in WRITES else [called]
+                written += [f"{file} writes {n}" for n in names if owners.get(n, folder) != folder]
+
+    assert {one for one in known if not one.endswith(".tables")} == {
+        "warpcall_service.identity",
+        "warpcall_service.store.schema",
+    }
+    assert elsewhere == []
+    assert written == []
 
 
 def test_only_http_and_startup_know_the_http_server() -> None:
@@ -243,11 +275,14 @@ def part_of(path: Path) -> str:
 
 
 def parts_imported(file: Path) -> Iterator[str]:
-    """The other folders and modules directly in the service's package that a file imports."""
+    """The other folders and modules directly in the service's package that a file imports.
+
+    Tables do not count: each folder has its own, which know no other module.
+    """
     own = part_of(file.relative_to(PACKAGES["warpcall_service"]))
     for module in modules_imported(file, nested=True):
         package, part = module.split(".")[:2]
-        if package == "warpcall_service" and part != own:
+        if package == "warpcall_service" and part != own and not module.endswith(".tables"):
             yield part
 
 

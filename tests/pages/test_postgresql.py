@@ -14,8 +14,8 @@ from tests.pages.conftest import SETTINGS, Lab
 from tests.pages.filled import filled
 from tests.servers import running_server
 from tests.service.databases import postgres_cluster
+from warpcall_service.auth.tables import Usage
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Usage
 
 HTML = {"accept": "text/html"}
 

@@ -17,10 +17,10 @@ from tests.pages import lab
 from tests.pages.conftest import SETTINGS, Lab
 from tests.servers import Server, running_server
 from tests.service.requests import log_of
+from warpcall_service.jobs.tables import JobCase
 from warpcall_service.pages import static
 from warpcall_service.pages.sizes import MOST_DOTS, Line
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import JobCase
 
 
 def test_a_first_visit_transfers_less_than_60_kb(

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from tests.service.job_rows import caller, checked, request
 from warpcall_service.jobs import events, lifecycle, submissions
+from warpcall_service.jobs.tables import Job, JobCase, JobEvent
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job, JobCase, JobEvent
 
 IMPLEMENTATIONS = [f"implementation-{number}" for number in reversed(range(8))]
 SHOWN = {

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, Valid
 from warpcall.compile_reports import CompileReport, KernelReport
 from warpcall.errors import NodeGone, OnOtherNode, Problem, sizes
 from warpcall_service.artefacts.service import Artefacts
+from warpcall_service.artefacts.tables import ArtefactRow
 from warpcall_service.formats.json_structure import structure_nbytes
 from warpcall_service.runs.results import Strict
-from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.uploads.answers import MAX_KERNELS, KernelNumbers, Line, one_line
 
 TEXT = "ncu-text"

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from warpcall.artefacts import Artefact
 from warpcall.errors import NotFound
+from warpcall_service.artefacts.tables import ArtefactRow
 from warpcall_service.formats.payloads import checked
-from warpcall_service.store.artefact_table import ArtefactRow
-from warpcall_service.store.tables import Job
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.times import moment, now_ms
 from warpcall_service.text import brief
 

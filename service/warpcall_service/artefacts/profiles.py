@@ -17,12 +17,12 @@ from warpcall.errors import InvalidInput
 from warpcall_service.artefacts import ncu
 from warpcall_service.artefacts.contents import REPORT, TEXT
 from warpcall_service.artefacts.service import Artefacts, NewArtefact, file_name
+from warpcall_service.artefacts.tables import ArtefactRow
+from warpcall_service.jobs.tables import Job, JobCase, Measurement
 from warpcall_service.runs.events import ProfileMade
 from warpcall_service.runs.messages import PROFILE_FILES, ProfileTask
 from warpcall_service.settings import Settings
-from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.store.database import StoreError
-from warpcall_service.store.tables import Job, JobCase, Measurement
 
 MOST = 64  # profiles of one job
 LIMIT_S = 60.0  # that a profile by a program of its own may take

@@ -23,12 +23,12 @@ from sqlalchemy.orm import Session
 from warpcall.errors import NodeGone, NotFound, OnOtherNode, Problem, sizes
 from warpcall_service.artefacts import database
 from warpcall_service.artefacts.files import ArtefactFiles
+from warpcall_service.artefacts.tables import ArtefactRow
+from warpcall_service.auth.locks import lock_user
+from warpcall_service.jobs.tables import Job
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.settings import Settings
-from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.store.locks import lock_user
-from warpcall_service.store.tables import Job
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import printable

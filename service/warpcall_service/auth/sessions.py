@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import NotFound, Unauthorized
 from warpcall_service.auth import session_tokens, users
+from warpcall_service.auth.tables import ApiKey, BrowserSession, User
 from warpcall_service.identity import Caller
-from warpcall_service.store.tables import ApiKey, BrowserSession, User
 
 MAX_SESSIONS = 16  # of one user; a further log-in ends the one that was used longest ago
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
+from warpcall_service.auth.tables import Usage
 from warpcall_service.http.access_log import Answered
-from warpcall_service.store.tables import Usage
 
 
 @dataclass(slots=True)

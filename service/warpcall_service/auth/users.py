@@ -15,8 +15,9 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import api_keys
 from warpcall_service.auth.api_keys import KeyRecord
 from warpcall_service.auth.session_tokens import SessionRecord
+from warpcall_service.auth.tables import ApiKey, BrowserSession, Change, Usage, User
 from warpcall_service.identity import LOCAL, ROLES, Caller, Role
-from warpcall_service.store.tables import NAME_LENGTH, ApiKey, BrowserSession, Change, Usage, User
+from warpcall_service.store.schema import NAME_LENGTH
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
 RESERVED = (LOCAL.name, "all")  # "all" stands for all users where a user can be named

@@ -14,11 +14,13 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED
 from warpcall_service.auth import sessions, users
+from warpcall_service.auth.tables import ApiKey, BrowserSession, Usage, User
 from warpcall_service.auth.usage import Amount
 from warpcall_service.drawing.numbers import nbytes
+from warpcall_service.jobs.tables import Job
 from warpcall_service.settings import Settings
-from warpcall_service.store.tables import ApiKey, BrowserSession, Job, UploadedVersion, Usage, User
 from warpcall_service.store.times import moment
+from warpcall_service.uploads.tables import UploadedVersion
 
 DAYS = 30  # of usage, up to and including today (UTC)
 DAY_S = 86_400

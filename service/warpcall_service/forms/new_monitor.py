@@ -23,6 +23,7 @@ from warpcall_service.jobs.models import CaseKey, JobRequest
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.monitors.models import (
     LARGEST_LEAST,
     NOT_FOR_MONITORS,
@@ -33,7 +34,6 @@ from warpcall_service.monitors.service import MonitorService
 from warpcall_service.monitors.webhook_hosts import described
 from warpcall_service.pages.view import View, new_token, page, render
 from warpcall_service.settings import Settings
-from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.text import brief
 
 MAX_FORM_BYTES = 32 << 10  # the name of a case has at most 4096 characters, and each three bytes

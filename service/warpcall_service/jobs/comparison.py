@@ -19,13 +19,13 @@ from warpcall.jobs.results import RATIOS, ComparedRow, Comparison, why_no_verdic
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import exports, lifecycle, results, spread, submissions
+from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.spread import Spread
+from warpcall_service.jobs.tables import Job, JobCase
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.lanes.messages import frame
-from warpcall_service.store.conclusions import basis_for_verdict
 from warpcall_service.store.stored_results import summary_of
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
 
 # A lane needs some 20 ms for a request of this size. Checks of other users' calls wait for it.
 PART_CASES = 4

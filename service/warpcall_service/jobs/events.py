@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.identity import Caller
-from warpcall_service.store.tables import Job, JobEvent
+from warpcall_service.jobs.tables import Job, JobEvent
 from warpcall_service.store.times import moment, now_ms
 
 BATCH = 500  # events that are read at a time

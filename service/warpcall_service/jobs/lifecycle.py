@@ -20,9 +20,9 @@ from warpcall.jobs import ACTIVE, ExitClass, State
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.orphans import Heartbeat
+from warpcall_service.jobs.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.runs.runner import Outcome
-from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_service.store.times import now_ms
 from warpcall_service.uploads import job_uploads, odd_cases
 

@@ -21,7 +21,7 @@ from warpcall.jobs import Precision, Priority, Profile
 from warpcall.wire import op_name
 from warpcall_service.http.openapi_parts import Model, Text
 from warpcall_service.runs.operator_modules import KERNELS
-from warpcall_service.store.tables import CODE_LENGTH
+from warpcall_service.store.schema import CODE_LENGTH
 
 MAX_DIMS = 64
 MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter take 60 KB

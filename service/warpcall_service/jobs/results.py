@@ -16,11 +16,10 @@ from warpcall.errors import NotFound
 from warpcall.jobs.results import CaseDetails, CaseResults, History, HistoryPoint, Measurement
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle, submissions
-from warpcall_service.store import conclusions
+from warpcall_service.jobs import conclusions, lifecycle, submissions
+from warpcall_service.jobs.tables import Job, JobCase
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.store.stored_results import result_of, summary_of
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
 from warpcall_service.text import printable
 

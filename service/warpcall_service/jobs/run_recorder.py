@@ -29,6 +29,7 @@ from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.queue import Claim
+from warpcall_service.jobs.tables import Job
 from warpcall_service.runs.events import (
     CaseMeasured,
     EnvironmentKnown,
@@ -40,7 +41,6 @@ from warpcall_service.runs.events import (
 )
 from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.database import StoreError
-from warpcall_service.store.tables import Job
 from warpcall_service.uploads import odd_cases
 
 RETRY_S = 1.0  # between two attempts to write a change

@@ -26,6 +26,7 @@ from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.run_recorder import EndCounter, RunRecorder
+from warpcall_service.jobs.tables import Job
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.nodes.membership import Membership
@@ -40,7 +41,6 @@ from warpcall_service.runs.sandbox import memory_bytes
 from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
-from warpcall_service.store.tables import Job
 from warpcall_service.uploads import job_uploads, odd_cases
 
 POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier

@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall_service.jobs.conclusions import basis_for_verdict, has_time
+from warpcall_service.jobs.tables import Measurement
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.conclusions import basis_for_verdict, has_time
-from warpcall_service.store.tables import Measurement
 
 RECENT = 20_000  # latest measurements of an environment that are searched for repeated ones
 MAX_GROUPS = 100  # of one environment

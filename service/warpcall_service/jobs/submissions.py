@@ -21,12 +21,13 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest, without_version
+from warpcall_service.jobs.tables import Job, JobCase, JobTag
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store import ids
-from warpcall_service.store.tables import Job, JobCase, JobTag, StoredProblem, UploadedVersion
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 from warpcall_service.uploads import job_uploads
+from warpcall_service.uploads.tables import StoredProblem, UploadedVersion
 
 ID = re.compile(r"[0-9a-f]{4,12}")  # the whole id has 12 digits
 PACE_JOBS = 20  # the latest finished jobs, whose mean pace (actual over nominal) is the estimate's

@@ -26,9 +26,9 @@ from warpcall_service.jobs import queue, results, submissions
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.jobs.tables import Job as JobRow
+from warpcall_service.jobs.tables import JobCase
 from warpcall_service.runs.messages import Checked
-from warpcall_service.store.tables import Job as JobRow
-from warpcall_service.store.tables import JobCase
 from warpcall_service.store.times import moment
 from warpcall_service.text import printable
 from warpcall_service.uploads import job_uploads

@@ -12,14 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import Forbidden, NotFound, TooLarge
+from warpcall_service.auth.locks import lock_user
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest, without_version
+from warpcall_service.jobs.tables import Job
 from warpcall_service.monitors.models import MonitorRequest
+from warpcall_service.monitors.tables import Monitor, MonitorDelivery, MonitorStep
 from warpcall_service.store import ids
-from warpcall_service.store.locks import lock_user
-from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery, MonitorStep
-from warpcall_service.store.tables import Job
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 

@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.monitors import DeliveryState, MonitorEvent, MonitorNotification
+from warpcall_service.auth.tables import User
 from warpcall_service.formats.payloads import checked
 from warpcall_service.monitors import views
-from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery, MonitorStep
-from warpcall_service.store.tables import User
+from warpcall_service.monitors.tables import Monitor, MonitorDelivery, MonitorStep
 from warpcall_service.store.times import moment, now_ms
 
 PAUSES_S = (10, 60, 600, 7200)  # after each failed attempt but the last

@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
+from warpcall_service.jobs.conclusions import basis_for_verdict
 from warpcall_service.jobs.results import differences
+from warpcall_service.jobs.tables import Job, JobCase, Measurement
 from warpcall_service.monitors.detection import RUNS, Found, Limits, find_step, limits_of
+from warpcall_service.monitors.tables import Monitor, MonitorStep
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.conclusions import basis_for_verdict
-from warpcall_service.store.monitor_tables import Monitor, MonitorStep
-from warpcall_service.store.tables import Job, JobCase, Measurement
 from warpcall_service.store.times import now_ms
 
 

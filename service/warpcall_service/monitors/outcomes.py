@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
+from warpcall_service.jobs.tables import Job, JobCase, Measurement
 from warpcall_service.monitors import deliveries, history
-from warpcall_service.store.monitor_tables import Monitor
-from warpcall_service.store.tables import Job, JobCase, Measurement
+from warpcall_service.monitors.tables import Monitor
 from warpcall_service.store.times import now_ms
 
 MAX_DETAIL = 1000

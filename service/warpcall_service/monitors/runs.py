@@ -15,14 +15,15 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED
+from warpcall_service.auth.tables import User
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.tables import Job
 from warpcall_service.monitors import outcomes
 from warpcall_service.monitors.database import job_request
+from warpcall_service.monitors.tables import Monitor
 from warpcall_service.runs.messages import Checked
-from warpcall_service.store.monitor_tables import Monitor
-from warpcall_service.store.tables import Job, User
 from warpcall_service.store.times import now_ms
 
 LEASE_MS = 120_000  # to submit a run that was claimed

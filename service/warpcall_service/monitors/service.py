@@ -22,11 +22,11 @@ from warpcall_service.monitors.deliveries import Attempt
 from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.monitors.runs import DueRun, RunLost
 from warpcall_service.monitors.sender import Sender
+from warpcall_service.monitors.tables import Monitor
 from warpcall_service.monitors.webhook_hosts import check_url
 from warpcall_service.monitors.work import find_work
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
-from warpcall_service.store.monitor_tables import Monitor
 
 POLL_S = 1.0  # between two searches for monitors that are due, or whose jobs have ended
 MOST_SERIES = 100  # cases times implementations of a monitor

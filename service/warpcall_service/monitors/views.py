@@ -19,15 +19,16 @@ from warpcall.monitors import (
     MonitorStep,
     NewMonitor,
 )
+from warpcall_service.auth.tables import User
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
+from warpcall_service.jobs.tables import Job
 from warpcall_service.monitors import database
 from warpcall_service.monitors.history import Key, Point, limits, series_of, steps_of
-from warpcall_service.store.monitor_tables import Monitor as Row
-from warpcall_service.store.monitor_tables import MonitorDelivery as DeliveryRow
-from warpcall_service.store.monitor_tables import MonitorStep as StepRow
-from warpcall_service.store.tables import Job, User
+from warpcall_service.monitors.tables import Monitor as Row
+from warpcall_service.monitors.tables import MonitorDelivery as DeliveryRow
+from warpcall_service.monitors.tables import MonitorStep as StepRow
 from warpcall_service.store.times import moment
 
 MOST_STEPS = 200

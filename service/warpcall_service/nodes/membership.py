@@ -35,8 +35,8 @@ from warpcall_service.nodes import registry
 from warpcall_service.nodes.placement import Device
 from warpcall_service.nodes.registry import Beat
 from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
+from warpcall_service.nodes.tables import HOST_LENGTH, NodeRow
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.store.node_table import HOST_LENGTH, NodeRow
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.store.times import moment, now_ms
 

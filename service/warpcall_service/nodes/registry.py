@@ -16,7 +16,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
 
-from warpcall_service.store.node_table import NodeRow
+from warpcall_service.nodes.tables import NodeRow
 
 KEPT_MS = 86_400_000  # how long the row of a server that has left is kept
 MAX_NODES = 1000  # that are read

@@ -11,6 +11,7 @@ from typing import Any
 
 from warpcall.jobs.results import status_shown
 from warpcall_service.drawing import numbers
+from warpcall_service.jobs.tables import Job
 from warpcall_service.pages.results import (
     RIGHT,
     STATUSES,
@@ -20,7 +21,6 @@ from warpcall_service.pages.results import (
     rivals_of,
 )
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.tables import Job
 
 VERDICTS = ("faster", "same", "slower", "inconclusive")
 

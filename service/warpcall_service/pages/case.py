@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import CaseDetails, Measurement
 from warpcall_service.artefacts import database as artefacts
 from warpcall_service.artefacts.contents import SHOWN_KINDS, Content
+from warpcall_service.artefacts.tables import ArtefactRow
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_service.drawing.readings import reading_rows
@@ -27,7 +28,6 @@ from warpcall_service.jobs.results import find_case
 from warpcall_service.pages import results
 from warpcall_service.pages.view import View, render
 from warpcall_service.runs.operator_modules import KERNELS
-from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.uploads.database import IMPLEMENTATIONS, PROBLEMS
 
 BINS = 40  # of a histogram

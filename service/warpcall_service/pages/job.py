@@ -19,6 +19,7 @@ from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
 from warpcall_service.jobs import submissions, views
 from warpcall_service.jobs.service import JobService
+from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.pages import answers, results
 from warpcall_service.pages.answers import HeatRow
 from warpcall_service.pages.phases import bar, label_of
@@ -26,7 +27,6 @@ from warpcall_service.pages.results import COLOURS
 from warpcall_service.pages.sharing import sharing
 from warpcall_service.pages.sizes import panels
 from warpcall_service.pages.view import REST, View, render
-from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.summaries.progress import activity, last_sequence, phases
 from warpcall_service.uploads import odd_cases
 

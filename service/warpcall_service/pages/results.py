@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import Measurement, status_shown
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.jobs import conclusions
 from warpcall_service.jobs.results import by_case, measurement
+from warpcall_service.jobs.tables import Job, JobCase
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store import conclusions
 from warpcall_service.store.stored_results import result_of, summary_of, within_bounds
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
 
 COLOURS = 7  # of implementations; the eighth, grey, is for the copy
 # What a tag of a case or an implementation means, for readers.

@@ -13,10 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
 from warpcall.errors import InvalidInput, NotFound, TooLarge
+from warpcall_service.auth.tables import User
 from warpcall_service.identity import Caller, guest
 from warpcall_service.jobs import submissions
+from warpcall_service.jobs.tables import Job
+from warpcall_service.shares.tables import ShareLink
 from warpcall_service.store import ids
-from warpcall_service.store.tables import Job, ShareLink, User
 from warpcall_service.text import brief
 
 MAX_SHARES = 200  # links of one user that have not expired

@@ -14,6 +14,7 @@ from warpcall.artefacts import ArtefactList
 from warpcall.errors import Forbidden, InvalidInput, NodeGone, NotFound, OnOtherNode, Unavailable
 from warpcall_service.artefacts import database
 from warpcall_service.artefacts.service import Artefacts
+from warpcall_service.artefacts.tables import ArtefactRow
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
@@ -23,7 +24,6 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
-from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.text import brief
 
 ArtefactName = Annotated[str, StringConstraints(min_length=1, max_length=128)]

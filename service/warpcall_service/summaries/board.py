@@ -19,12 +19,12 @@ from warpcall.jobs import COMPLETED
 from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
+from warpcall_service.jobs.conclusions import basis_for_rank, can_rank, has_time
 from warpcall_service.jobs.submissions import readable
+from warpcall_service.jobs.tables import Job, JobCase
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.conclusions import basis_for_rank, can_rank, has_time
 from warpcall_service.store.stored_results import summary_of
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
 
 RECENT = 500  # latest jobs of an op on a device that count

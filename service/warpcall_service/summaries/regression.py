@@ -13,7 +13,7 @@ from warpcall.regressions import JOBS, Regression, first_of, judge, tag_of_repea
 from warpcall_service.identity import Caller
 from warpcall_service.jobs.results import facts, measurements
 from warpcall_service.jobs.submissions import find, readable
-from warpcall_service.store.tables import Job, JobTag
+from warpcall_service.jobs.tables import Job, JobTag
 
 
 def regression(session: Session, caller: Caller, job_id: str, allowed: float) -> Regression:

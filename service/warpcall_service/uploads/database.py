@@ -14,18 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
+from warpcall_service.auth.locks import lock_user
 from warpcall_service.identity import LOCAL, Caller
-from warpcall_service.store.locks import lock_user
-from warpcall_service.store.tables import (
-    Job,
-    JobUpload,
-    StoredProblem,
-    Uploaded,
-    UploadedVersion,
-)
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 from warpcall_service.uploads.new_versions import NAME, NewImplementation, NewVersion, Quota
+from warpcall_service.uploads.tables import JobUpload, StoredProblem, Uploaded, UploadedVersion
 
 USER = r"[a-z0-9][a-z0-9._@-]{0,63}"
 VERSION = r"[0-9a-f]{8,64}"

@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall_service.identity import Caller
+from warpcall_service.jobs.tables import Job
 from warpcall_service.runs.messages import ProblemSource, Upload
-from warpcall_service.store.tables import Job, JobUpload, StoredProblem, UploadedVersion
 from warpcall_service.text import brief
 from warpcall_service.uploads.database import IMPLEMENTATIONS, PROBLEMS
+from warpcall_service.uploads.tables import JobUpload, StoredProblem, UploadedVersion
 
 
 def resolve(

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import ConfigDict, StringConstraints
 
 from warpcall_service.http.openapi_parts import Model, Text
-from warpcall_service.store.tables import CODE_LENGTH
+from warpcall_service.store.schema import CODE_LENGTH
 from warpcall_service.uploads.database import CURSOR, VERSION
 from warpcall_service.uploads.new_versions import FUNCTION, NAME
 

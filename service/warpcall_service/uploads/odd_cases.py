@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 
 from warpcall.implementations import WRONG_IN_ODD_CASES, DeviceKind, OddCases
 from warpcall_service.formats.payloads import checked
-from warpcall_service.store.tables import Job, JobUpload, UploadedVersion
+from warpcall_service.jobs.tables import Job
 from warpcall_service.uploads.database import REFERENCE
+from warpcall_service.uploads.tables import JobUpload, UploadedVersion
 
 CHECK = "check"  # the precision of jobs that check all odd cases anyway
 

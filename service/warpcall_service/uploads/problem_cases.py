@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
 from warpcall_service.runs.messages import CheckedCase, problem_version
-from warpcall_service.store.tables import StoredProblem
 from warpcall_service.uploads.answers import CaseAnswer
 from warpcall_service.uploads.checks import NO_ANSWER, Checks
+from warpcall_service.uploads.tables import StoredProblem
 
 MOST_KEPT = 20_000  # cases that are kept for the next submission, of all jobs together
 BYTES = {**ITEMSIZE, "C128": 16}

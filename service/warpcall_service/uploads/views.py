@@ -15,10 +15,10 @@ from warpcall.implementations import (
 from warpcall.problems import ProblemDetails, ProblemInfo, ProblemVersion, UploadedProblem
 from warpcall_service.formats.payloads import checked
 from warpcall_service.runs.operator_modules import OperatorModule
-from warpcall_service.store.tables import StoredProblem, Uploaded, UploadedVersion
 from warpcall_service.store.times import moment
 from warpcall_service.uploads import odd_cases
 from warpcall_service.uploads.database import SHOWN_DIGITS
+from warpcall_service.uploads.tables import StoredProblem, Uploaded, UploadedVersion
 
 # The fields of an implementation that only uploaded ones have.
 NOT_UPLOADED = dict.fromkeys(

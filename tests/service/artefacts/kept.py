@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from tests.service.stored import number
 from warpcall_service.artefacts.service import Artefacts, NewArtefact
+from warpcall_service.artefacts.tables import ArtefactRow
+from warpcall_service.jobs.tables import Job
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.settings import Settings
-from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 
 TEXT = NewArtefact(name="notes.txt", kind="note", media_type="text/plain; charset=utf-8")
 

@@ -28,7 +28,7 @@ from tests.waiting import until
 from warpcall import Client, NodeGone
 from warpcall_service.artefacts.files import GRACE_S, ArtefactFiles
 from warpcall_service.artefacts.service import NewArtefact
-from warpcall_service.store.artefact_table import ArtefactRow
+from warpcall_service.artefacts.tables import ArtefactRow
 
 pytestmark = pytest.mark.slow
 

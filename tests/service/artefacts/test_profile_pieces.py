@@ -19,13 +19,13 @@ from warpcall_service.artefacts import profiles
 from warpcall_service.artefacts.profiles import ProfileWriter
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.queue import Claim, ClaimLost
+from warpcall_service.jobs.tables import Job
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.events import ProfileMade
 from warpcall_service.runs.frames import FrameReader, FrameRefused
 from warpcall_service.runs.messages import PIECE_BYTES, ProfileTask, Task
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 
 MOST = 2 * PIECE_BYTES
 PROFILE: ProfileTask = {

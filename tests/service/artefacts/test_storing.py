@@ -28,10 +28,10 @@ from tests.service.stored import finished
 from warpcall_service.artefacts import database as rows_of
 from warpcall_service.artefacts.files import GRACE_S, ArtefactFiles
 from warpcall_service.artefacts.service import NewArtefact, file_name
+from warpcall_service.artefacts.tables import ArtefactRow
 from warpcall_service.jobs.queue import ClaimLost
-from warpcall_service.store.artefact_table import ArtefactRow
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 
 SMALL = ByteSize(2048)
 

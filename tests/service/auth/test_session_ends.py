@@ -23,8 +23,8 @@ from tests.service.databases import Database, Postgres, new_postgresql
 from tests.service.requests import PERMUTE, problem_of
 from warpcall.errors import Unauthorized
 from warpcall_service.auth import sessions, users
+from warpcall_service.auth.tables import BrowserSession
 from warpcall_service.identity import Caller
-from warpcall_service.store.tables import BrowserSession
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,8 @@ from tests.service.job_requests import client
 from tests.service.requests import log_of
 from tests.service.stored import IMPLEMENTATIONS, add_events, finished, number, result
 from warpcall_service.jobs.exports import MEDIA
+from warpcall_service.jobs.tables import Job, JobCase, JobEvent, Measurement
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job, JobCase, JobEvent, Measurement
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, resul
 from warpcall.jobs.results import Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.jobs import exports, lifecycle
+from warpcall_service.jobs.tables import Job, JobCase
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
 
 CASES = 5
 

@@ -37,8 +37,8 @@ from tests.service.stored import (
 from warpcall_kernels import measuring
 from warpcall_service.jobs import events, lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase, UserReads
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 
 pytestmark = pytest.mark.slow
 

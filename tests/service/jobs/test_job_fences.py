@@ -18,8 +18,8 @@ from tests.service.job_rows import RUNNER, claim, claimed, submit
 from warpcall_service.jobs import events, lifecycle, queue, submissions
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.run_recorder import RunRecorder
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.store.tables import Job
 
 pytestmark = pytest.mark.slow
 

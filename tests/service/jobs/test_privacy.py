@@ -11,8 +11,8 @@ from warpcall.errors import InvalidInput
 from warpcall_service.auth import users
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 from warpcall_service.uploads.database import IMPLEMENTATIONS
 from warpcall_service.uploads.new_versions import NewImplementation, Quota
 

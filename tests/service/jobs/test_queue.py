@@ -23,13 +23,13 @@ from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.jobs.tables import Job, JobShare
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job, JobShare
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ from warpcall_service.jobs import run_recorder
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.run_recorder import PROGRESS_BURST, REFUSED, RunRecorder
+from warpcall_service.jobs.tables import Job, JobTag
 from warpcall_service.runs.events import Progress
 from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job, JobTag
 
 
 def test_a_flood_of_progress_adds_few_rows_and_keeps_no_memory(

@@ -34,9 +34,9 @@ from tests.service.job_requests import (
 from tests.service.requests import well
 from tests.suspended import suspend
 from tests.waiting import lives, until
+from warpcall_service.jobs.tables import Job as Row
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import TAG_VARIABLE
-from warpcall_service.store.tables import Job as Row
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import events, lifecycle, results, submissions, views
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store import times
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 
 
 def test_a_submission_that_is_sent_again_finds_its_job(store: Store) -> None:

@@ -29,7 +29,7 @@ from tests.service.job_requests import (
 from tests.service.jobs.test_two_servers import WAITS, measured_once
 from tests.waiting import lives, until
 from warpcall import Client
-from warpcall_service.store.node_table import NodeRow
+from warpcall_service.nodes.tables import NodeRow
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 

@@ -15,8 +15,8 @@ from tests.service.stored import implementation, result
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, submissions
 from warpcall_service.monitors import database
+from warpcall_service.monitors.tables import Monitor
 from warpcall_service.store.database import Store
-from warpcall_service.store.monitor_tables import Monitor
 
 JOB = {"op": "permute", "implementations": ["warpcall"], "cases": [CASE], "precision": "quick"}
 HOUR_S = 3600

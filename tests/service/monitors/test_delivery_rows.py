@@ -11,9 +11,9 @@ from warpcall_service.identity import Caller
 from warpcall_service.monitors import database, deliveries
 from warpcall_service.monitors.deliveries import MOST_ATTEMPTS, PAUSES_S, Attempt
 from warpcall_service.monitors.models import MonitorRequest
+from warpcall_service.monitors.tables import MonitorDelivery
 from warpcall_service.monitors.work import find_work
 from warpcall_service.store.database import Store
-from warpcall_service.store.monitor_tables import MonitorDelivery
 from warpcall_service.store.times import now_ms
 
 URL = "https://example.org/hook"

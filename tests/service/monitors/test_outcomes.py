@@ -13,11 +13,11 @@ from tests.service.monitors.lab import HOUR_S, JOB
 from tests.service.stored import implementation, result
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, submissions
+from warpcall_service.jobs.tables import Job
 from warpcall_service.monitors import database, outcomes, runs, views
 from warpcall_service.monitors.models import MonitorRequest
+from warpcall_service.monitors.tables import Monitor, MonitorDelivery
 from warpcall_service.store.database import Store
-from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery
-from warpcall_service.store.tables import Job
 
 ALICE = Caller("alice", "bench")
 URL = "https://example.org/hook"

@@ -14,12 +14,12 @@ from tests.service.monitors.series import quiet, times
 from warpcall.errors import TooLarge
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, queue
+from warpcall_service.jobs.tables import Job
 from warpcall_service.monitors import database, history, runs
 from warpcall_service.monitors.models import MonitorRequest
 from warpcall_service.monitors.runs import DueRun, RunLost
+from warpcall_service.monitors.tables import Monitor, MonitorStep
 from warpcall_service.store.database import Store
-from warpcall_service.store.monitor_tables import Monitor, MonitorStep
-from warpcall_service.store.tables import Job
 
 ALICE = Caller("alice", "bench")
 RUNNING = 2  # jobs of a user at once

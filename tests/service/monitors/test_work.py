@@ -16,12 +16,12 @@ from tests.service.job_rows import checked
 from tests.service.monitors.lab import HOUR_S, JOB
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
+from warpcall_service.jobs.tables import Job
 from warpcall_service.monitors import database, deliveries, runs
 from warpcall_service.monitors.models import MonitorRequest
+from warpcall_service.monitors.tables import Monitor
 from warpcall_service.monitors.work import Work, find_work
 from warpcall_service.store.database import Store
-from warpcall_service.store.monitor_tables import Monitor
-from warpcall_service.store.tables import Job
 
 IDLE = Work(ended=False, run=False, delivery=False)
 

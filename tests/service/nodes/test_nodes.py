@@ -25,8 +25,8 @@ from warpcall_service.nodes import registry
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.registry import Beat
 from warpcall_service.nodes.server_identity import ServerIdentity
+from warpcall_service.nodes.tables import NodeRow
 from warpcall_service.store.database import Store
-from warpcall_service.store.node_table import NodeRow
 
 pytestmark = pytest.mark.slow
 

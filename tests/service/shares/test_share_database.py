@@ -11,8 +11,8 @@ from warpcall_service.identity import guest
 from warpcall_service.jobs import results, submissions
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.shares import database
+from warpcall_service.shares.tables import ShareLink
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import ShareLink
 
 ALICE, BOB, ROOT = caller("alice"), caller("bob"), caller("root", "admin")
 

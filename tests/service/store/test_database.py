@@ -4,6 +4,7 @@ used.
 
 from __future__ import annotations
 
+import importlib
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+import warpcall_service
 from tests.servers import running_server
 from tests.service.databases import REVISION, Database, Postgres, new_postgresql
 from tests.service.job_requests import BRIEF, client, ended
@@ -20,19 +22,18 @@ from tests.service.job_requests import submit as submit_over_http
 from tests.service.job_rows import submit
 from warpcall.errors import NotFound
 from warpcall_service.auth import usage, users
+from warpcall_service.auth.tables import Change, User
 from warpcall_service.auth.usage import Amount
-from warpcall_service.store.artefact_table import (
-    ArtefactRow,  # noqa: F401  # so that `Base` knows it
-)
+from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.store.monitor_tables import Monitor  # noqa: F401  # so that `Base` knows it
-from warpcall_service.store.node_table import NodeRow  # noqa: F401  # so that `Base` knows it
-from warpcall_service.store.tables import Base, Change, Job, User
+from warpcall_service.store.schema import Base
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:
+    for file in Path(warpcall_service.__file__).parent.glob("*/tables.py"):
+        importlib.import_module(f"warpcall_service.{file.parent.name}.tables")
     store = database.store()
 
     assert [store.migrate(), store.migrate()] == [True, False]

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from tests import forks
 from tests.service.databases import REVISION, Database, environment
 from warpcall_service.auth import users
+from warpcall_service.auth.tables import ApiKey, Change, Usage, User
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.store.tables import ApiKey, Change, Usage, User
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from tests.service.job_rows import claim, claimed, submit
 from tests.waiting import until
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.run_recorder import RunRecorder
+from warpcall_service.jobs.tables import JobEvent
 from warpcall_service.runs.events import Progress, StateChanged
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import JobEvent
 
 
 def changes(store: Store) -> list[tuple[str, str]]:

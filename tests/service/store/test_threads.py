@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from warpcall_service.auth import users
 from warpcall_service.auth.sync import AccountSync
+from warpcall_service.auth.tables import User
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.store.tables import User
 from warpcall_service.store.threads import StoreThreads
 
 NUMBER = 2

@@ -12,9 +12,9 @@ from tests.service.job_rows import MANY, caller, checked, claim, request
 from tests.service.stored import implementation, result
 from warpcall.jobs import ExitClass
 from warpcall_service.jobs import lifecycle, results, submissions, views
+from warpcall_service.jobs.tables import Job
 from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
 from warpcall_service.summaries.board import board, latest_op
 
 pytestmark = pytest.mark.slow

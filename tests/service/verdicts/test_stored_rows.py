@@ -16,10 +16,10 @@ from tests.service.job_rows import MANY, caller, checked, request
 from tests.service.stored import implementation, result
 from warpcall.jobs.results import Measurement, can_conclude, status_shown, why_no_verdict
 from warpcall_service.jobs import comparison, exports, lifecycle, results, spread, submissions
-from warpcall_service.store.conclusions import basis_for_verdict
+from warpcall_service.jobs.conclusions import basis_for_verdict
+from warpcall_service.jobs.tables import Job
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.store.database import Store
-from warpcall_service.store.tables import Job
-from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.summaries.board import board
 from warpcall_service.summaries.regression import regression
 

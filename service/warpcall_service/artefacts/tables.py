@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpcall_service.store.node_table import NODE_ID_LENGTH
-from warpcall_service.store.tables import CODE_LENGTH, NAME_LENGTH, Base
+from warpcall_service.jobs.tables import Job
+from warpcall_service.nodes.tables import NODE_ID_LENGTH
+from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
 
 FILE_LENGTH = 32
 
@@ -31,7 +32,7 @@ class ArtefactRow(Base):
         Index("ix_artefacts_expires", "expires_ms"),
     )
 
-    job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
+    job_number: Mapped[int] = mapped_column(ForeignKey(Job.number), primary_key=True)
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     user_name: Mapped[str] = mapped_column(String(NAME_LENGTH))
     kind: Mapped[str] = mapped_column(String(32))

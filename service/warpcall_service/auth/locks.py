@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from warpcall_service.store.tables import Change, User
+from warpcall_service.auth.tables import Change, User
 
 
 def lock_user(session: Session, name: str) -> User | None:

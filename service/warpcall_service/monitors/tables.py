@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpcall_service.store.tables import CODE_LENGTH, NAME_LENGTH, Base
+from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
@@ -70,7 +70,7 @@ class MonitorStep(Base):
     __tablename__ = "monitor_steps"
 
     number: Mapped[int] = mapped_column(NUMBER, primary_key=True)
-    monitor_number: Mapped[int] = mapped_column(ForeignKey("monitors.number"), index=True)
+    monitor_number: Mapped[int] = mapped_column(ForeignKey(Monitor.number), index=True)
     case_key: Mapped[str] = mapped_column(Text)
     implementation: Mapped[str] = mapped_column(String(CODE_LENGTH))
     model: Mapped[str] = mapped_column(String(255))
@@ -103,7 +103,7 @@ class MonitorDelivery(Base):
 
     number: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     id: Mapped[str] = mapped_column(String(32), unique=True)
-    monitor_number: Mapped[int] = mapped_column(ForeignKey("monitors.number"), index=True)
+    monitor_number: Mapped[int] = mapped_column(ForeignKey(Monitor.number), index=True)
     event: Mapped[str] = mapped_column(String(16), server_default="steps")
     body: Mapped[str] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(16))

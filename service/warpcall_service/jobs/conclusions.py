@@ -18,8 +18,8 @@ from warpcall.jobs.results import (
     can_conclude,
     why_no_verdict,
 )
+from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.store.stored_results import LEAST, MOST_US
-from warpcall_service.store.tables import Measurement as Row
 
 
 def checked_row(row: Measurement) -> Measurement:
