@@ -67,6 +67,7 @@ MAY_IMPORT_TORCH = {"devices", "worker"}  # folders of the service whose modules
 MAY_IMPORT_UVICORN = {"http", "startup"}  # folders of the service that know the HTTP server
 # Folders of the service that know no requests: they run beside a device, or could without HTTP.
 NO_FASTAPI = {"processes", "store", "lanes", "runs", "peers", "profilers", "devices", "worker"}
+NO_SQL = {"pages", "forms", "http", "lanes", "calls", "oip", "api"}  # folders of the service
 WRITES = {"insert", "update", "delete"}  # SQLAlchemy's functions, whose first argument is a table
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt|home|Users)/")
 REGISTRY = re.compile(
@@ -154,6 +155,22 @@ def test_tables_know_only_other_tables_and_stand_where_their_rows_are_written() 
     }
     assert elsewhere == []
     assert written == []
+
+
+def test_pages_and_routes_write_no_sql() -> None:
+    """What they show or answer comes from functions of the folder that has the tables."""
+    knows = [
+        str(file)
+        for file in sources("warpcall_service")
+        if part_of(file.relative_to(PACKAGES["warpcall_service"])) in NO_SQL
+        or file.name.endswith("routes.py")
+        if any(
+            isinstance(node, ast.Import) and "sqlalchemy" in {alias.name for alias in node.names}
+            for node in ast.walk(ast.parse(file.read_text()))
+        )
+    ]
+
+    assert knows == []
 
 
 def test_only_http_and_startup_know_the_http_server() -> None:

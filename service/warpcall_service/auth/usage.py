@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, Metric
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall_service.auth.tables import Usage
 from warpcall_service.http.access_log import Answered
@@ -119,6 +119,25 @@ def save(session: Session, batch: UsageBatch) -> None:
         )
         if not found.rowcount:  # type: ignore[attr-defined]  # an UPDATE's result has it
             session.execute(sa.insert(Usage).values(day=day, user_name=user, op=op, **counts))
+
+
+def by_day_and_user(session: Session, since: str) -> Iterable[tuple[str, str, Amount]]:
+    """What each user has used on each day, from the day `since` (YYYY-MM-DD) on."""
+    return _sums(session, (Usage.day, Usage.user_name), since)
+
+
+def by_user_and_op(session: Session, since: str) -> Iterable[tuple[str, str, Amount]]:
+    """What each user has used for each op, from the day `since` (YYYY-MM-DD) on."""
+    return _sums(session, (Usage.user_name, Usage.op), since)
+
+
+def _sums(
+    session: Session, by: Sequence[InstrumentedAttribute[str]], since: str
+) -> Iterable[tuple[str, str, Amount]]:
+    columns = (Usage.requests, Usage.failures, Usage.bytes_in, Usage.bytes_out, Usage.kernel_us)
+    query = sa.select(*by, *map(sa.func.sum, columns)).where(Usage.day >= since).group_by(*by)
+    for first, second, *sums in session.execute(query):
+        yield first, second, Amount(*map(int, sums))
 
 
 def today() -> str:

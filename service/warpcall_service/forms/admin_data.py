@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-import sqlalchemy as sa
 from pydantic import ByteSize
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import UNFINISHED
-from warpcall_service.auth import sessions, users
-from warpcall_service.auth.tables import ApiKey, BrowserSession, Usage, User
+from warpcall_service.auth import sessions, usage, users
+from warpcall_service.auth.tables import ApiKey, BrowserSession, User
 from warpcall_service.auth.usage import Amount
 from warpcall_service.drawing.numbers import nbytes
-from warpcall_service.jobs.tables import Job
+from warpcall_service.jobs import queue
 from warpcall_service.settings import Settings
 from warpcall_service.store.times import moment
-from warpcall_service.uploads.tables import UploadedVersion
+from warpcall_service.uploads import database as uploads
 
 DAYS = 30  # of usage, up to and including today (UTC)
 DAY_S = 86_400
@@ -110,19 +106,11 @@ def read(session: Session) -> Admin:
         user.name: UserRow(user.name, "active" if user.disabled_at is None else "disabled", keys)
         for user, keys in users.list_users(session)
     }
-    for name, number in session.execute(
-        sa.select(Job.user_name, sa.func.count())
-        .where(Job.state.in_(UNFINISHED))
-        .group_by(Job.user_name)
-    ):
+    for name, number in queue.unfinished_by_user(session):
         rows.setdefault(name, UserRow(name)).jobs = number
-    for name, number, size in session.execute(
-        sa.select(
-            UploadedVersion.user_name, sa.func.count(), sa.func.sum(UploadedVersion.nbytes)
-        ).group_by(UploadedVersion.user_name)
-    ):
+    for name, number, size in uploads.stored_by_user(session):
         row = rows.setdefault(name, UserRow(name))
-        row.uploads, row.upload_bytes = number, int(size)
+        row.uploads, row.upload_bytes = number, size
     days = _add_usage(session, rows, now)
     keys = [_key(key, owner, now) for key, owner in users.list_keys(session)]
     return Admin(
@@ -162,11 +150,10 @@ def _add_usage(session: Session, rows: dict[str, UserRow], now: float) -> list[D
     ]
     days: dict[tuple[str, str], Amount] = defaultdict(Amount)
     ops: dict[str, dict[str, Amount]] = defaultdict(lambda: defaultdict(Amount))
-    since = Usage.day >= names[0]
-    for day, user, used in _sums(session, (Usage.day, Usage.user_name), since):
+    for day, user, used in usage.by_day_and_user(session, names[0]):
         days[day, user].add(used)
         rows.setdefault(user, UserRow(user)).used.add(used)
-    for user, op, used in _sums(session, (Usage.user_name, Usage.op), since):
+    for user, op, used in usage.by_user_and_op(session, names[0]):
         if op:
             ops[user][op].add(used)
     for user, known in ops.items():
@@ -183,13 +170,6 @@ def _add_usage(session: Session, rows: dict[str, UserRow], now: float) -> list[D
     ordered = sorted(days.items(), key=lambda item: item[0][1])
     ordered.sort(key=lambda item: item[0][0], reverse=True)
     return [DayRow(day, user, used) for (day, user), used in ordered]
-
-
-def _sums(session: Session, by: Any, since: Any) -> Iterable[tuple[str, str, Amount]]:
-    columns = (Usage.requests, Usage.failures, Usage.bytes_in, Usage.bytes_out, Usage.kernel_us)
-    query = sa.select(*by, *map(sa.func.sum, columns)).where(since).group_by(*by)
-    for first, second, *sums in session.execute(query):
-        yield first, second, Amount(*map(int, sums))
 
 
 def _bar(position: int, used: Amount, most_us: float, most: int) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -18,12 +17,11 @@ from warpcall.monitors import LEAST
 from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import views
+from warpcall_service.jobs import cases, views
 from warpcall_service.jobs.models import CaseKey, JobRequest
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
-from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.monitors.models import (
     LARGEST_LEAST,
     NOT_FOR_MONITORS,
@@ -91,19 +89,12 @@ def find_repeated(
     request = {k: v for k, v in shown.request.items() if k not in NOT_FOR_MONITORS}
     if shown.private:  # it may have become so after its submission
         request["private"] = True
-    rows = session.execute(
-        sa.select(JobCase.key, JobCase.spec)
-        .join(Job, Job.number == JobCase.job_number)
-        .where(Job.id == shown.id)
-        .where(JobCase.key == case if case else sa.true())
-        .order_by(JobCase.position)
-        .limit(SHOWN)
-    ).all()
+    rows = cases.keys_and_specs(session, shown.id, case, SHOWN)
     if not rows:
         raise NotFound(f"the job {shown.id} has no case {brief(case)}", field="case")
     if case:
         request.pop("sweep", None)
-        request["cases"] = [json.loads(rows[0].spec)]
+        request["cases"] = [json.loads(rows[0][1])]
     return Repeated(shown, case, [key for key, _ in rows], request)
 
 

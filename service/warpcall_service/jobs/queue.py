@@ -211,6 +211,12 @@ def places(session: Session, devices: int) -> dict[int, Place]:
     return found
 
 
+def unfinished_by_user(session: Session) -> Sequence[tuple[str, int]]:
+    """How many unfinished jobs each user has who has some."""
+    query = sa.select(Job.user_name, sa.func.count()).where(Job.state.in_(UNFINISHED))
+    return [(name, count) for name, count in session.execute(query.group_by(Job.user_name))]
+
+
 def unfinished(session: Session) -> Sequence[Job]:
     """All jobs that wait or run, in no particular order."""
     return session.scalars(sa.select(Job).where(Job.state.in_(UNFINISHED))).all()

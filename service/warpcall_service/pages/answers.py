@@ -11,11 +11,11 @@ from typing import Any
 
 from warpcall.jobs.results import status_shown
 from warpcall_service.drawing import numbers
+from warpcall_service.jobs.cases import Summary
 from warpcall_service.jobs.tables import Job
 from warpcall_service.pages.results import (
     RIGHT,
     STATUSES,
-    Summary,
     case_name,
     colours,
     rivals_of,

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.artefacts import Artefact
@@ -16,10 +15,10 @@ from warpcall_service.artefacts import database as artefacts
 from warpcall_service.artefacts.contents import SHOWN_KINDS
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.jobs import cases, submissions, views
 from warpcall_service.jobs import results as job_results
-from warpcall_service.jobs import submissions, views
 from warpcall_service.jobs.service import JobService
-from warpcall_service.jobs.tables import Job, JobCase
+from warpcall_service.jobs.tables import Job
 from warpcall_service.pages import answers, results
 from warpcall_service.pages.answers import HeatRow
 from warpcall_service.pages.phases import bar, label_of
@@ -119,7 +118,7 @@ def job_rest(
     """
     row = submissions.find(session, view.caller, job_id)
     implementations: list[str] = json.loads(row.implementations)
-    summaries = results.summaries(session, row)
+    summaries = cases.summaries(session, row)
     found, heat = answers.answers(row, summaries)
     blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
     running = row.state in UNFINISHED
@@ -203,12 +202,7 @@ def _live(now: JobActivity, colours: Mapping[str, int]) -> list[Live]:
 
 def _case_now(session: Session, row: Job) -> str:
     """The name of the first case without a result."""
-    key = session.scalars(
-        sa.select(JobCase.key)
-        .where(JobCase.job_number == row.number, JobCase.result.is_(None))
-        .order_by(JobCase.position)
-        .limit(1)
-    ).one_or_none()
+    key = cases.first_without_result(session, row)
     return "" if key is None else results.case_name(row.op, key)
 
 

@@ -7,20 +7,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import Measurement, status_shown
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
-from warpcall_service.jobs import conclusions
-from warpcall_service.jobs.results import by_case, measurement
-from warpcall_service.jobs.tables import Job, JobCase
-from warpcall_service.jobs.tables import Measurement as Row
+from warpcall_service.jobs.cases import MeasuredCase, measured
+from warpcall_service.jobs.tables import Job
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.stored_results import result_of, summary_of, within_bounds
 
 COLOURS = 7  # of implementations; the eighth, grey, is for the copy
 # What a tag of a case or an implementation means, for readers.
@@ -47,27 +43,6 @@ STATUSES = {
     "unchecked": "not checked",
 }
 RIGHT = "right"  # what is shown for a result that was checked and not timed
-
-
-class Summary(NamedTuple):
-    """What is stored of one implementation in one case, without the samples.
-
-    Attributes:
-        key, spec: of the case.
-        columns: of the result; see the table.
-        limit_us: the time of the copy.
-        no_verdict: why its time cannot be compared with that of the first implementation, for
-            readers; empty if it can be, or if its status says why.
-    """
-
-    position: int
-    key: str
-    spec: str
-    implementation: str
-    status: str
-    columns: Mapping[str, Any]
-    limit_us: float | None
-    no_verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,97 +100,24 @@ def rivals_of(implementations: Sequence[str]) -> list[str]:
     return [name for name in implementations[1:] if name != LIMIT]
 
 
-def summaries(session: Session, job: Job) -> list[Summary]:
-    """All that was measured in a job, in the order of its cases."""
-    cases = session.execute(
-        sa.select(JobCase.position, JobCase.key, JobCase.spec).where(
-            JobCase.job_number == job.number
-        )
-    )
-    of_case = {position: (key, spec) for position, key, spec in cases}
-    rows = session.execute(
-        sa.select(Row.position, Row.implementation, Row.summary, Row.limit_us)
-        .where(Row.job_number == job.number)
-        .order_by(Row.position)
-    )
-    found = [
-        (position, name, summary_of(text), within_bounds(limit_us, "limit_us"))
-        for position, name, text, limit_us in rows
-    ]
-    read = [
-        (position, name, str(columns["status"]), columns, limit_us)
-        for position, name, columns, limit_us in found
-    ]
-    first = json.loads(job.implementations)[0]
-    against = {
-        position: conclusions.reason(name, status, columns["tags"])
-        for position, name, status, columns, _ in read
-        if name == first
-    }
-    return [
-        Summary(
-            position,
-            *of_case[position],
-            name,
-            status,
-            columns,
-            limit_us,
-            ""
-            if status != "ok"
-            else conclusions.reason(name, status, columns["tags"], "its times")
-            or against.get(position, ""),
-        )
-        for position, name, status, columns, limit_us in read
-    ]
-
-
 def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Block], LogAxis]:
     """Measured cases with their rows, from position `first` on, and the axis of their ratios."""
-    names: list[str] = json.loads(job.implementations)
-    cases = session.execute(
-        sa.select(JobCase.position, JobCase.key, JobCase.result)
-        .where(
-            JobCase.job_number == job.number,
-            JobCase.result.is_not(None),
-            JobCase.position >= first,
-        )
-        .order_by(JobCase.position)
-        .limit(most)
-    ).all()
-    rows = session.execute(
-        sa.select(
-            Row.position, Row.implementation, Row.source_sha256, Row.problem_sha256, Row.summary
-        ).where(Row.job_number == job.number, Row.position.in_([case.position for case in cases]))
-    ).all()
-    by_position: dict[int, list[Measurement]] = {case.position: [] for case in cases}
-    keys = {case.position: case.key for case in cases}
-    for one in by_case(
-        (
-            measurement(position, keys[position], name, source, problem, summary)
-            for position, name, source, problem, summary in rows
-        ),
-        names,
-    ):
-        by_position[one.position].append(one)
-    results = {case.position: result_of(case.result) for case in cases}
-    scales = {position: _scale(found) for position, found in by_position.items()}
+    cases = measured(session, job, first, most)
+    scales = {case.position: _scale(case.rows) for case in cases}
     axis = log_axis(
         [
             value
-            for position, found in by_position.items()
+            for case in cases
             for value in (
-                *(end for row in found for end in _ends(row, scales[position])),
-                _share(_limit_us(results[position]), scales[position]),
+                *(end for row in case.rows for end in _ends(row, scales[case.position])),
+                _share(_limit_us(case.result), scales[case.position]),
             )
         ],
         "×",
         around=1.0,
     )
-    chosen = colours(names)
-    return [
-        _block(job.op, keys[position], found, results[position], scales[position], axis, chosen)
-        for position, found in by_position.items()
-    ], axis
+    chosen = colours(json.loads(job.implementations))
+    return [_block(job.op, case, scales[case.position], axis, chosen) for case in cases], axis
 
 
 def _scale(rows: Sequence[Measurement]) -> float | None:
@@ -244,17 +146,11 @@ def _limit_us(result: Mapping[str, Any]) -> float | None:
 
 
 def _block(
-    op: str,
-    key: str,
-    rows: Sequence[Measurement],
-    result: Mapping[str, Any],
-    scale: float | None,
-    axis: LogAxis,
-    chosen: Mapping[str, int],
+    op: str, case: MeasuredCase, scale: float | None, axis: LogAxis, chosen: Mapping[str, int]
 ) -> Block:
-    margin = float(result["margin"])
+    result, margin = case.result, float(case.result["margin"])
     plotted = []
-    for row in rows:
+    for row in case.rows:
         at, low, high = (None if end is None else axis.at(end) for end in _ends(row, scale))
         colour = chosen.get(row.implementation, COLOURS)
         plotted.append(Plotted(row, colour, at, low, high, _why(row, margin)))
@@ -262,12 +158,12 @@ def _block(
     limit = _share(limit_us, scale)
     begin, end = axis.at(math.exp(-margin)), axis.at(math.exp(margin))
     return Block(
-        position=rows[0].position,
-        name=case_name(op, key),
+        position=case.position,
+        name=case_name(op, case.key),
         rows=plotted,
         limit_at=None if limit is None else axis.at(limit),
         limit_us=limit_us,
-        band=(begin, round(end - begin, 2)) if len(rows) > 1 else None,
+        band=(begin, round(end - begin, 2)) if len(case.rows) > 1 else None,
         why=case_remarks(result),
         converged=result["converged"] or not result["rounds"],
     )

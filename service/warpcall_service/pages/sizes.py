@@ -13,8 +13,9 @@ from typing import NamedTuple
 from warpcall.jobs.results import can_conclude
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
+from warpcall_service.jobs.cases import Summary
 from warpcall_service.jobs.tables import Job
-from warpcall_service.pages.results import Summary, colours
+from warpcall_service.pages.results import colours
 from warpcall_service.runs.operator_modules import LIMIT
 
 FEWEST = 3  # sizes from which on there are lines

@@ -346,3 +346,10 @@ def _lock_user(session: Session, caller: Caller) -> None:
     user = lock_user(session, caller.name)
     if caller.name != LOCAL.name and (user is None or user.disabled_at is not None):
         raise Forbidden(f"the user {caller.name} is disabled")
+
+
+def stored_by_user(session: Session) -> Sequence[tuple[str, int, int]]:
+    """The number and the bytes of the uploaded implementations of each user who has some."""
+    columns = (UploadedVersion.user_name, sa.func.count(), sa.func.sum(UploadedVersion.nbytes))
+    found = session.execute(sa.select(*columns).group_by(UploadedVersion.user_name))
+    return [(name, count, int(nbytes)) for name, count, nbytes in found]
