@@ -115,11 +115,8 @@ def test_folders_of_the_service_import_in_one_order() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_import_leads_back_to_its_own_module(package: str) -> None:
-    """Imports in functions and for types count as well, but not yet in the client."""
-    graph = {
-        module_of(file): modules_imported(file, nested=package != "warpcall")
-        for file in sources(package)
-    }
+    """Imports in functions and for types count as well."""
+    graph = {module_of(file): modules_imported(file) for file in sources(package)}
 
     with_cycle = [module for module in graph if module in reachable(graph, module)]
 
@@ -132,7 +129,7 @@ def test_tables_know_only_other_tables_and_stand_where_their_rows_are_written() 
     for file in sources("warpcall_service"):
         folder, tree = part_of(file.relative_to(PACKAGES["warpcall_service"])), None
         if file.name == "tables.py":
-            known |= modules_imported(file, nested=True)
+            known |= modules_imported(file)
             continue
         tree = ast.parse(file.read_text())
         owners = {
@@ -297,7 +294,7 @@ def parts_imported(file: Path) -> Iterator[str]:
     Tables do not count: each folder has its own, which know no other module.
     """
     own = part_of(file.relative_to(PACKAGES["warpcall_service"]))
-    for module in modules_imported(file, nested=True):
+    for module in modules_imported(file):
         package, part = module.split(".")[:2]
         if package == "warpcall_service" and part != own and not module.endswith(".tables"):
             yield part
@@ -310,11 +307,10 @@ def module_of(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def modules_imported(file: Path, *, nested: bool = False) -> set[str]:
-    """The modules of our packages, except their roots, that a file imports, as in `imported`."""
+def modules_imported(file: Path) -> set[str]:
+    """The modules of our packages, except their roots, that a file imports anywhere."""
     found = set()
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree) if nested else run_at_import(tree):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in PACKAGES:
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from warpcall._answer import Answer
-from warpcall._arrays import Array, ArrayT, Kind, is_array
+from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._blocking import run_now
 from warpcall._config import Config, configure
 from warpcall._core import Core
@@ -67,11 +66,12 @@ class BaseClient:
             None if self._blocks else Client.transport_for,
         )
         key = self._core.config.api_key
-        self._core.recipe = (type(self), self.url, key, timeout_s, retries, progress)
+        arguments = (type(self), self.url, key, timeout_s, retries, progress)
+        self._core.recipe = reopened, arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle has the address and the key. The client that it becomes connects anew."""
-        return reopened, self._core.recipe
+        return self._core.recipe
 
     _blocks: ClassVar[bool]
 
@@ -384,16 +384,3 @@ def reopened(
     """A new client like one that was pickled."""
     options: dict[str, Any] = {"timeout_s": timeout_s, "retries": retries, "progress": progress}
     return kind(url, api_key=api_key, **options)
-
-
-@functools.lru_cache(16)
-def client_of(recipe: tuple[Any, ...]) -> BaseClient:
-    """The client of this process for stored tensors that were pickled with this recipe."""
-    return reopened(*recipe)
-
-
-def reopened_tensor(
-    recipe: tuple[Any, ...], kind: type[BaseStoredTensor[Any]], record: Any, arrays: Kind[Any]
-) -> BaseStoredTensor[Any]:
-    """A handle of a stored tensor that was pickled."""
-    return kind(client_of(recipe)._core, record, arrays)

@@ -11,7 +11,7 @@ from typing import Any
 from warpcall import wire
 from warpcall._answer import Answer
 from warpcall._arrays import ArrayT, Kind, kind_of
-from warpcall._body import decode, decode_all, encode
+from warpcall._body import decode_all, encode
 from warpcall._config import Config
 from warpcall._extras.arguments import check_timeout
 from warpcall._extras.facts import Facts, kernel_path
@@ -27,9 +27,7 @@ from warpcall._progress import Display
 from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, route_of, split
 from warpcall._transport.base import Transport
 from warpcall._transport.replies import parse_server_timing
-from warpcall.errors import InvalidInput, NotFound, TransportError, Unavailable
-
-DELETED = (200, 204)
+from warpcall.errors import InvalidInput, TransportError, Unavailable
 
 
 class Core(Exchanges, Facts):
@@ -60,7 +58,6 @@ class Core(Exchanges, Facts):
         self._stored_type = stored_type
         self._blocking_transport = blocking_transport
         self._blocking: Core | None = None
-        self.recipe: tuple[Any, ...] = ()  # what the client is made of again after a pickle
 
     @property
     def shows_progress(self) -> bool:
@@ -91,7 +88,7 @@ class Core(Exchanges, Facts):
             refuse_gradients(inputs, "a stored tensor")
         check_differentiable(op, inputs)
         answer = await self.run(kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
-        output = attach(self.blocking(), op, inputs, given, answer.output("out"))
+        output = attach(self.blocking().call, op, inputs, given, answer.output("out"))
         return replace(answer, outputs={"out": output})
 
     async def run(
@@ -192,43 +189,6 @@ class Core(Exchanges, Facts):
             reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.STORED_KEY
         )
         return stored["x"]
-
-    async def fetch(self, id_: str, kind: Kind[ArrayT], timeout_s: float | None = None) -> ArrayT:
-        """Copy a stored tensor from the server."""
-        check_timeout(timeout_s)
-        headers = {"Accept": wire.MEDIA_TYPE}
-        path = f"{wire.TENSORS_PATH}/{id_}"
-        reply = await self._exchange(
-            "GET",
-            path,
-            headers,
-            None,
-            "get",
-            tensors=True,
-            timeout_s=timeout_s,
-            route=node_of(id_) or HOME,
-        )
-        try:
-            (array,) = decode(reply.body, kind).values()
-        except (InvalidInput, ValueError) as error:
-            raise TransportError(f"the answer must be one tensor: {error}") from error
-        return array
-
-    async def delete(self, id_: str) -> None:
-        """Delete a stored tensor. If it is gone already, nothing happens."""
-        with contextlib.suppress(NotFound):
-            await self.delete_at(f"{wire.TENSORS_PATH}/{id_}", node_of(id_) or HOME)
-
-    async def delete_at(self, path: str, route: str = HOME) -> None:
-        """Delete what a path names.
-
-        Args:
-            route: which server has it, as in `Targets.choose`.
-
-        Raises:
-            NotFound: there is nothing at the path.
-        """
-        await self._exchange("DELETE", path, {}, None, "delete", DELETED, route=route)
 
     async def tensors(self) -> list[Any]:
         """All stored tensors of the user, of every server that can be reached."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpcall import wire
+from warpcall._answer import Answer
 from warpcall._arrays import is_array
 from warpcall._blocking import run_now
+from warpcall._core import Core
 from warpcall._extras.gradients import refuse_gradients
 from warpcall._generated.program_ops import ProgramOps
 from warpcall._steps import Ref, Step, StepInput
 from warpcall._tensors import BaseStoredTensor, new_id
 from warpcall.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from warpcall._answer import Answer
-    from warpcall._core import Core
 
 
 class Steps(ProgramOps):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,9 @@ from warpcall import wire
 from warpcall._arrays import CODES, NUMPY_DTYPES, ArrayT, Kind
 from warpcall._blocking import run_now
 from warpcall._extras.tables import html_table
+from warpcall._nodes.exchanges import Exchanges
 from warpcall._nodes.targets import HOME, SPREAD, STORE, node_of
 from warpcall.errors import InvalidInput, TransportError
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
-
 
 TABLE = ("id", "dtype", "shape", "nbytes", "device", "expires")
 
@@ -38,7 +36,7 @@ class BaseStoredTensor(Generic[ArrayT]):
             the time as of the answer that created this object; each use on the server moves it.
     """
 
-    def __init__(self, core: Core, record: Any, kind: Kind[ArrayT]) -> None:
+    def __init__(self, core: Exchanges, record: Any, kind: Kind[ArrayT]) -> None:
         self._core = core
         self._kind: Kind[ArrayT] = kind
         try:
@@ -56,8 +54,6 @@ class BaseStoredTensor(Generic[ArrayT]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle has the id, and the address and the key of the client."""
-        from warpcall._client import reopened_tensor  # which imports this module
-
         record = {
             "id": self.id,
             "dtype": CODES[self.dtype],
@@ -139,7 +135,7 @@ TensorInput: TypeAlias = ArrayT | BaseStoredTensor[ArrayT]  # an input of a call
 
 
 def split(
-    core: Core, inputs: Mapping[str, Any]
+    core: Exchanges, inputs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, BaseStoredTensor[Any]]]:
     """Separate the inputs that are sent from the stored tensors. Inputs that are None are left out.
 
@@ -223,3 +219,17 @@ def new_id() -> str:
     stores under the same id and replaces what the first one stored.
     """
     return secrets.token_hex(8)
+
+
+@functools.lru_cache(16)
+def client_of(recipe: tuple[Any, ...]) -> Any:
+    """The client of this process for stored tensors that were pickled with this recipe."""
+    make, arguments = recipe
+    return make(*arguments)
+
+
+def reopened_tensor(
+    recipe: tuple[Any, ...], kind: type[BaseStoredTensor[Any]], record: Any, arrays: Kind[Any]
+) -> BaseStoredTensor[Any]:
+    """A handle of a stored tensor that was pickled."""
+    return kind(client_of(recipe)._core, record, arrays)

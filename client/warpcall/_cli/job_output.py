@@ -9,7 +9,6 @@ import typer
 
 from warpcall import JobFailed
 from warpcall._check.output import check_json, check_lines, passed
-from warpcall._cli.main import INTERRUPTED
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import ago, converged, one_line, remarks, results_lines
 from warpcall._jobs.job import Job
@@ -45,7 +44,8 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
 
     Raises:
         JobFailed: the job did not succeed. What it has measured is printed.
-        typer.Exit: with 1 if an implementation failed or is wrong, and with 130 after Ctrl-C.
+        typer.Exit: with 1 if an implementation failed or is wrong.
+        KeyboardInterrupt: Ctrl-C. Standard error says how to come back to the job.
     """
     failure: JobFailed | None = None
     measured_before = isinstance(job.info, SubmittedJob) and job.info.reused and job.ended
@@ -58,7 +58,7 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
             f"warpcall: {job.id} goes on: `warpcall watch {job.id}` comes back to it, "
             f"`warpcall cancel {job.id}` ends it\n"
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise
     only_checked = job.precision == "check"
     if as_json:
         print_json(check_json(results) if only_checked else asdict(results))

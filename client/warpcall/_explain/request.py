@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpcall import wire
+from warpcall._core import Core
 from warpcall._jobs.client import given
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import Code, source_of
 from warpcall.compile_reports import CompileReport, TextName
 from warpcall.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 
 async def explain(

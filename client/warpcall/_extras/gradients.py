@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from warpcall._answer import Answer
 from warpcall._blocking import run_now
 from warpcall.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
 
-    from warpcall._core import Core
-
 Tensors = Mapping[str, Any]
+RunOp = Callable[[str, Tensors, Mapping[str, Any]], Coroutine[Any, Any, Answer[Any]]]
 DETACH = "pass {name}.detach(), or call within torch.no_grad()"
 
 
@@ -28,7 +28,7 @@ class Recorded:
     """A call whose output has a gradient.
 
     Attributes:
-        core: makes the calls of the backward pass. It blocks.
+        run_op: runs an op in the backward pass. It blocks.
         op: the op, with hyphens.
         params: the parameters that are given.
         tensors: names, shapes and dtypes of the inputs that are tensors of torch.
@@ -36,7 +36,7 @@ class Recorded:
             backward pass also the tensors that its rule saves.
     """
 
-    core: Core
+    run_op: RunOp
     op: str
     params: Mapping[str, Any]
     tensors: Mapping[str, tuple[torch.Size, torch.dtype]]
@@ -44,7 +44,7 @@ class Recorded:
 
     def call(self, op: str, inputs: Tensors, **params: Any) -> Mapping[str, Any]:
         """Run an op on the server, and return its outputs."""
-        return run_now(self.core.call(op, inputs, params)).outputs
+        return run_now(self.run_op(op, inputs, params)).outputs
 
 
 Backward = Callable[
@@ -91,12 +91,12 @@ def check_differentiable(op: str, inputs: Tensors) -> None:
 
 
 def attach(
-    core: Core, op: str, inputs: Tensors, params: Mapping[str, Any], output: torch.Tensor
+    run_op: RunOp, op: str, inputs: Tensors, params: Mapping[str, Any], output: torch.Tensor
 ) -> torch.Tensor:
     """The output of a call, as a node of autograd's graph.
 
     Args:
-        core: makes the calls of the backward pass. It must block.
+        run_op: runs an op in the backward pass. It must block.
         op: the op, with hyphens, for which `check_differentiable` has passed.
     """
     if RULES[op] is None:
@@ -105,7 +105,7 @@ def attach(
     tensors = {n: v for n, v in inputs.items() if isinstance(v, lib.Tensor)}
     others = {n: v for n, v in inputs.items() if n not in tensors and v is not None}
     known = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-    recorded = Recorded(core, op, params, known, others)
+    recorded = Recorded(run_op, op, params, known, others)
     attached: torch.Tensor = _function().apply(recorded, [output], *tensors.values())
     return attached
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from warpcall._blocking import run_now
+from warpcall._core import Core
 from warpcall._extras.files import replacing
 from warpcall._jobs.parse import parse
 from warpcall._nodes.targets import HOME
 from warpcall.artefacts import Artefact, ArtefactList
 from warpcall.errors import TransportError
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 NODE = re.compile(r"[0-9a-f]{16}")
 Target = str | os.PathLike[str]

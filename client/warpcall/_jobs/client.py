@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, get_args
+from typing import Generic, Literal, TypeVar, Unpack, get_args
 from urllib.parse import urlencode
 
 from warpcall._blocking import each_now, run_now
+from warpcall._core import Core
 from warpcall._extras.arguments import check_choice
 from warpcall._jobs.events import events
 from warpcall._jobs.job import (
@@ -38,9 +39,6 @@ from warpcall.jobs import (
 )
 from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.jobs.results import Board, Comparison, History, Results
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 CREATED = (200, 201)
 SHARES_PATH = "/v1/shares"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
-from typing import TYPE_CHECKING
 
+from warpcall._core import Core
 from warpcall._jobs.parse import parse
 from warpcall._transport.base import ConnectionFailed
 from warpcall.errors import Busy, TimedOut, TransportError, Unavailable
 from warpcall.jobs import JobEvent
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 QUIET_S = (
     60.0  # the server sends a comment each 15 s: a connection without a byte for so long is lost

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from warpcall import wire
 from warpcall._blocking import run_now
+from warpcall._core import Core
 from warpcall._jobs.client import CREATED, given
 from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
@@ -18,9 +18,6 @@ from warpcall.implementations import (
     ImplementationList,
     UploadedImplementation,
 )
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 PATH = wire.IMPLEMENTATIONS_PATH
 EXAMPLE = "ann/my_permute"

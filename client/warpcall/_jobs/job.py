@@ -7,10 +7,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpcall import wire
 from warpcall._blocking import each_now, run_now
+from warpcall._core import Core
 from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact, artefacts_at
 from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
@@ -26,9 +27,6 @@ from warpcall.jobs import (
     NewShare,
 )
 from warpcall.jobs.results import CaseDetails, Results
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 PATH = wire.JOBS_PATH
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # an id of this form cannot lead to another path

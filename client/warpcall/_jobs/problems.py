@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from warpcall import wire
 from warpcall._blocking import run_now
+from warpcall._core import Core
 from warpcall._jobs.client import CREATED, given
 from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import Code, source_of
 from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 PATH = wire.PROBLEMS_PATH
 EXAMPLE = "ann/row-norm"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import urlencode
 
 from warpcall._blocking import run_now
+from warpcall._core import Core
 from warpcall._jobs.client import CREATED, given, requested
 from warpcall._jobs.job import checked_id
 from warpcall._jobs.parse import parse
 from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.monitors import Monitor, MonitorDetails, MonitorList, NewMonitor
-
-if TYPE_CHECKING:
-    from warpcall._core import Core
 
 PATH = "/v1/monitors"
 

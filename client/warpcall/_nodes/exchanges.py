@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from warpcall import wire
-from warpcall._body import Body, json_body
+from warpcall._arrays import ArrayT, Kind
+from warpcall._body import Body, decode, json_body
 from warpcall._config import Config
-from warpcall._extras.arguments import check_header_values
+from warpcall._extras.arguments import check_header_values, check_timeout
 from warpcall._nodes.reader import NODE, Reader
-from warpcall._nodes.targets import CALL_BYTES, HOME, STORE, Target, Targets
+from warpcall._nodes.targets import CALL_BYTES, HOME, STORE, Target, Targets, node_of
 from warpcall._progress import Display
 from warpcall._transport.base import (
     ConnectionFailed,
@@ -26,10 +28,11 @@ from warpcall._transport.base import (
 from warpcall._transport.buffers import Buffers
 from warpcall._transport.replies import first_text, problem_of
 from warpcall._transport.retries import MAY_PASS, Retries
-from warpcall.errors import TransportError
+from warpcall.errors import InvalidInput, NotFound, TransportError
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
 MAX_MARGIN_S = 1.0
+DELETED = (200, 204)
 MOVED = 307  # the status of an answer that another server has a stored tensor or a file
 MAX_MOVES = 3  # of one request
 NODES_S = 3.0  # to wait for the list of servers, where a request cannot do without
@@ -53,6 +56,7 @@ class Exchanges:
         config: the first of the addresses.
         transport: to this address.
         targets: all servers.
+        recipe: the function that makes the client again after a pickle, and its arguments.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Exchanges:
         self.targets = Targets(configs, make)
         self.transport = self.targets.given[0].transport
         self._reader = Reader(self.targets, self._headers, make_blocking)
+        self.recipe: tuple[Any, ...] = ()
 
     async def close(self) -> None:
         """Close the connections and free the memory that was held for further answers."""
@@ -108,6 +113,43 @@ class Exchanges:
         """Get what is at a path, in whatever format, from a server as in `Targets.choose`."""
         reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path, route=route)
         return reply.body.tobytes()
+
+    async def fetch(self, id_: str, kind: Kind[ArrayT], timeout_s: float | None = None) -> ArrayT:
+        """Copy a stored tensor from the server."""
+        check_timeout(timeout_s)
+        headers = {"Accept": wire.MEDIA_TYPE}
+        path = f"{wire.TENSORS_PATH}/{id_}"
+        reply = await self._exchange(
+            "GET",
+            path,
+            headers,
+            None,
+            "get",
+            tensors=True,
+            timeout_s=timeout_s,
+            route=node_of(id_) or HOME,
+        )
+        try:
+            (array,) = decode(reply.body, kind).values()
+        except (InvalidInput, ValueError) as error:
+            raise TransportError(f"the answer must be one tensor: {error}") from error
+        return array
+
+    async def delete(self, id_: str) -> None:
+        """Delete a stored tensor. If it is gone already, nothing happens."""
+        with contextlib.suppress(NotFound):
+            await self.delete_at(f"{wire.TENSORS_PATH}/{id_}", node_of(id_) or HOME)
+
+    async def delete_at(self, path: str, route: str = HOME) -> None:
+        """Delete what a path names.
+
+        Args:
+            route: which server has it, as in `Targets.choose`.
+
+        Raises:
+            NotFound: there is nothing at the path.
+        """
+        await self._exchange("DELETE", path, {}, None, "delete", DELETED, route=route)
 
     async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
         """Open an answer that arrives in pieces, such as a stream of events.

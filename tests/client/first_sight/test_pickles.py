@@ -15,7 +15,7 @@ import torch
 
 from tests.servers import Server, running_server
 from warpcall import AsyncClient, Client, StoredTensor
-from warpcall._client import client_of
+from warpcall._tensors import client_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
