@@ -13,7 +13,11 @@ PROGRAMS = Path(sys.executable).parent
 
 
 def in_bash(home: Path, command: str) -> str:
-    """The output of a command in an interactive bash that has read the home folder's .bashrc."""
+    """The output of a command in an interactive bash that has read the home folder's .bashrc.
+
+    A second command keeps bash, which would else become the first one, above it: typer looks there
+    for the shell.
+    """
     environment = {
         **os.environ,
         "HOME": str(home),
@@ -21,7 +25,7 @@ def in_bash(home: Path, command: str) -> str:
         "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
     }
     done = subprocess.run(
-        ["bash", "--noprofile", "-ic", command],
+        ["bash", "--noprofile", "-ic", f"{command}; exit $?"],
         env=environment,
         cwd=home,
         text=True,

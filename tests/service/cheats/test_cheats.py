@@ -14,6 +14,7 @@ import pytest
 
 from tests.service.cheats.cheats import CASES, Cheat, cheats
 from tests.service.cheats.judge import Judge, Measured, Request, running_judge
+from tests.service.job_requests import known_tags
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +114,7 @@ def test_an_honest_implementation_is_ok(judge: Judge, tmp_path: Path) -> None:
 
     found = judge.measure(request)
 
-    assert [(row["status"], row["tags"]) for row in found.rows.values()] == [("ok", [])] * 2
+    assert [(row["status"], known_tags(row)) for row in found.rows.values()] == [("ok", [])] * 2
     assert found.beside == 0
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.service.databases import Database, new_database
-from tests.service.job_requests import CASE, ended, events, results, submit
+from tests.service.job_requests import CASE, ended, events, known_tags, results, submit
 from tests.service.uploads.problem_sources import SCALE
 from tests.service.uploads.requests import PATH, Lab, added_problem, running_lab, uploaded
 from warpcall.implementations import WRONG_IN_ODD_CASES
@@ -123,16 +123,16 @@ def test_a_version_that_is_wrong_for_strided_inputs_is_marked_in_all_its_jobs(la
     assert (job["state"], job["detail"]) == ("succeeded", "")
     for one in (found, again):
         ours, theirs = one["measurements"]
-        assert (theirs["status"], theirs["tags"]) == ("ok", [WRONG_IN_ODD_CASES])
+        assert (theirs["status"], known_tags(theirs)) == ("ok", [WRONG_IN_ODD_CASES])
         assert WRONG_IN_ODD_CASES not in ours["tags"]
-        assert theirs["verdict"] is not None
+        assert theirs["verdict"] is not None or "unconfirmed" in theirs["tags"]
         said = f"ann/strides is wrong in {stored['wrong']} of "
         assert one["remarks"][-1].startswith(said), one["remarks"]
         assert stored["first_case"] in one["remarks"][-1]
         assert "differs from the reference" in one["remarks"][-1]
     assert stored["wrong"] > 1
     assert any(layout in stored["first_case"] for layout in (":transposed", ":strided"))
-    assert case["measurements"][1]["tags"] == [WRONG_IN_ODD_CASES]
+    assert known_tags(case["measurements"][1]) == [WRONG_IN_ODD_CASES]
     assert f"is wrong in {stored['wrong']} of" in page
     assert "ann/strides" in [one["implementation"] for one in standing["unranked"]]
     assert "ann/strides" not in [one["implementation"] for one in standing["entries"]]
