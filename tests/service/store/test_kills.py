@@ -66,8 +66,7 @@ AFTER_EACH_STATEMENT = """
 import json, os, signal, sys
 from pathlib import Path
 import sqlalchemy as sa
-from warpcall_service.auth import usage, users
-from warpcall_service.store import tables
+from warpcall_service.auth import tables, usage, users
 from warpcall_service.store.database import Store
 from warpcall_service.auth.users import Snapshot
 DEED, URL, FOLDER = sys.argv[1], sys.argv[2] or None, Path(sys.argv[3])
