@@ -39,8 +39,12 @@ class Called(NamedTuple):
 
 def kept_results(metas: Mapping[str, Meta], most: int, device: torch.device) -> int:
     """Of how many calls, at most `most`, the outputs are kept until they are compared."""
-    nbytes = max(1, sum(meta.nbytes for meta in metas.values()))
-    return max(1, min(most, KEPT_BYTES[device.type] // nbytes))
+    return fitting_calls(metas, most, KEPT_BYTES[device.type])
+
+
+def fitting_calls(metas: Mapping[str, Meta], most: int, nbytes: int) -> int:
+    """The number of calls, at most `most` and at least one, whose outputs fit into so many bytes."""
+    return max(1, min(most, nbytes // max(1, sum(meta.nbytes for meta in metas.values()))))
 
 
 class BufferSets(Sets):

@@ -19,7 +19,7 @@ from warpcall_kernels.execution import answers
 from warpcall_kernels.execution.answers import Facts
 from warpcall_kernels.execution.claims import CpuClaims, longer_us
 from warpcall_kernels.execution.clock import SWAPPED, Clock
-from warpcall_kernels.execution.executor import Called, Outputs, kept_results
+from warpcall_kernels.execution.executor import Called, Outputs, fitting_calls, kept_results
 from warpcall_kernels.execution.inputs import Pool, Values, is_image
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess, reaching
 from warpcall_kernels.execution.reading import RandomSamples, Results, choose_calls, read_outputs
@@ -177,7 +177,7 @@ class RemoteExecutor:
         limit_s = self._many_s(calls)
         answer = self._ask("tighten", limit_s, "the capture of its calls", calls=calls)
         self._learn(answer, self._known.repeats)
-        self._known.rough_us = rough_us
+        self._known.rough_us = rough_us  # measured by samples, not of its first calls
 
     def time_answer(self) -> None:
         """Measure the time of an answer to a request for nothing, for the next `take_tight`.
@@ -307,8 +307,7 @@ class RemoteExecutor:
 
     def _calls_of_block(self, call_us: float) -> int:
         """The number of calls in a block without pauses, whose outputs must all fit."""
-        nbytes = max(1, sum(meta.nbytes for meta in self._metas.values()))
-        most = min(answers.MOST_RESULTS, self._tight_bytes // nbytes)
+        most = fitting_calls(self._metas, answers.MOST_RESULTS, self._tight_bytes)
         return max(2, min(most, int(TIGHT_US / max(call_us, 1))))
 
     def _write_pool(self) -> None:

@@ -62,6 +62,12 @@ def find(session: Session, job: Job, name: str) -> ArtefactRow:
     return row
 
 
+def delete(session: Session, row: ArtefactRow) -> None:
+    """Delete an artefact's row; the object keeps its values."""
+    session.delete(row)
+    session.flush()
+
+
 def described(row: ArtefactRow) -> Artefact:
     """An artefact as the API shows it."""
     return checked(

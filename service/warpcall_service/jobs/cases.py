@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import Measurement
 from warpcall_service.jobs import conclusions
-from warpcall_service.jobs.results import by_case, measurement
+from warpcall_service.jobs.results import measurements
 from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.store.stored_results import result_of, summary_of, within_bounds
@@ -108,19 +108,8 @@ def measured(session: Session, job: Job, first: int, most: int) -> list[Measured
         for position, key, result in cases
         if result is not None  # which mypy cannot see in the query
     }
-    rows = session.execute(
-        sa.select(
-            Row.position, Row.implementation, Row.source_sha256, Row.problem_sha256, Row.summary
-        ).where(Row.job_number == job.number, Row.position.in_([*found]))
-    ).all()
-    for one in by_case(
-        (
-            measurement(position, found[position].key, name, source, problem, summary)
-            for position, name, source, problem, summary in rows
-        ),
-        json.loads(job.implementations),
-    ):
-        found[one.position].rows.append(one)
+    for row in measurements(session, job, [*found]):
+        found[row.position].rows.append(row)
     return [*found.values()]
 
 

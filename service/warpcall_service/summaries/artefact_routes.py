@@ -131,6 +131,5 @@ def _found(session: Session, caller: Caller, job_id: str, name: str) -> Artefact
 
 def _deleted(session: Session, caller: Caller, job_id: str, name: str) -> ArtefactRow:
     row = database.find(session, submissions.find_own(session, caller, job_id), name)
-    session.delete(row)
-    session.flush()
+    database.delete(session, row)
     return row
