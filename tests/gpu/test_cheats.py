@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from demo.server import running_server
-from tests.service.job_requests import client, ended, results, submit
+from tests.service.job_requests import UNFINISHED, client, reached, results, submit
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
 from tests.waiting import until
@@ -127,7 +127,8 @@ def http(device: str) -> Iterator[httpx.Client]:
 
 
 def rows(http: httpx.Client, names: list[str], case: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    job = ended(http, submit(http, implementations=names, cases=[case]))
+    job = submit(http, implementations=names, cases=[case])
+    job = reached(http, job, lambda found: found["state"] not in UNFINISHED, wait_s=240)
     found = results(http, job)
     return {row["implementation"].rpartition("/")[2]: row for row in found["measurements"]}
 
