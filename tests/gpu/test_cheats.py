@@ -15,10 +15,11 @@ import httpx
 import pytest
 
 from demo.server import running_server
-from tests.service.job_requests import UNFINISHED, client, reached, results, submit
+from tests.service.job_requests import client, reached, results, submit
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
 from tests.waiting import until
+from warpcall.jobs import UNFINISHED
 
 pytestmark = needs_bubblewrap
 
