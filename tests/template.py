@@ -39,7 +39,7 @@ BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file t
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_service.runs.reaper"
 BELOW_REAPERS = {
-    f"warpcall_service.worker.{name}"
+    f"warpcall_service.programs.{name}"
     for name in ("explain", "job_main", "module_check", "problem_check", "upload_check")
 }
 TEMPLATE = "template of workers"  # the command line of a server's second template
@@ -142,21 +142,21 @@ def template(fd: int) -> None:
     import warpcall_kernels.measuring
     import warpcall_service.auth.admin_cli
     import warpcall_service.cli
-    import warpcall_service.nodes.drain
+    import warpcall_service.jobs.drain
+    import warpcall_service.programs.explain
+    import warpcall_service.programs.job_check
+    import warpcall_service.programs.job_main
+    import warpcall_service.programs.module_check
+    import warpcall_service.programs.operator_code
+    import warpcall_service.programs.problem_check
+    import warpcall_service.programs.upload_check
+    import warpcall_service.programs.uploaded
     import warpcall_service.runs.reaper
     import warpcall_service.startup.serving
     import warpcall_service.supervisor.supervisor
-    import warpcall_service.worker.explain
-    import warpcall_service.worker.job_check
-    import warpcall_service.worker.job_main
     import warpcall_service.worker.main
-    import warpcall_service.worker.module_check
-    import warpcall_service.worker.operator_code
-    import warpcall_service.worker.problem_check
     import warpcall_service.worker.program_planner
     import warpcall_service.worker.programs
-    import warpcall_service.worker.upload_check
-    import warpcall_service.worker.uploaded
     import warpcall_service.worker.warmup  # noqa: F401
     from warpcall_service.drawing.sources import load_highlighter
     from warpcall_service.pages.view import load_templates

@@ -41,10 +41,13 @@ ORDER = (
     "peers",
     "profilers",
     "devices",
+    "programs",
     "worker",
     "auth",
     "calls",
     "oip",
+    "compressed",
+    "streamed",
     "uploads",
     "artefacts",
     "jobs",
@@ -63,10 +66,24 @@ ORDER = (
     "supervisor",
     "cli",
 )
-MAY_IMPORT_TORCH = {"devices", "worker"}  # folders of the service whose modules run beside a device
+MAY_IMPORT_TORCH = {
+    "devices",
+    "programs",
+    "worker",
+}  # folders of the service whose modules run beside a device
 MAY_IMPORT_UVICORN = {"http", "startup"}  # folders of the service that know the HTTP server
 # Folders of the service that know no requests: they run beside a device, or could without HTTP.
-NO_FASTAPI = {"processes", "store", "lanes", "runs", "peers", "profilers", "devices", "worker"}
+NO_FASTAPI = {
+    "processes",
+    "store",
+    "lanes",
+    "runs",
+    "peers",
+    "profilers",
+    "devices",
+    "programs",
+    "worker",
+}
 NO_SQL = {"pages", "forms", "http", "lanes", "calls", "oip", "api"}  # folders of the service
 WRITES = {"insert", "update", "delete"}  # SQLAlchemy's functions, whose first argument is a table
 OF_SESSIONS = {"session.add", "session.add_all", "session.delete"}  # methods that write rows

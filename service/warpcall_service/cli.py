@@ -37,7 +37,7 @@ class Commands(TyperGroup):
         if not self.commands:
             with quick_imports():
                 from warpcall_service.auth import admin_cli
-                from warpcall_service.nodes.drain import drain
+                from warpcall_service.jobs.drain import drain
                 from warpcall_service.worker import warmup
             commands = typer.Typer(rich_markup_mode=None)
             admin_cli.add_commands(commands)

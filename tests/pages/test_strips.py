@@ -13,8 +13,8 @@ from tests.waiting import until
 from warpcall_service.lanes.activity import Step
 from warpcall_service.lanes.device_reading import Reading
 from warpcall_service.lanes.status import LaneStatus
-from warpcall_service.nodes.shown import Servers
 from warpcall_service.pages.lists import queue_page
+from warpcall_service.pages.shown import Servers
 from warpcall_service.pages.strips import strip
 from warpcall_service.pages.view import View
 from warpcall_service.store.database import Store

@@ -14,7 +14,7 @@ from warpcall_service.jobs import conclusions
 from warpcall_service.jobs.results import measurements
 from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.jobs.tables import Measurement as Row
-from warpcall_service.store.stored_results import result_of, summary_of, within_bounds
+from warpcall_service.runs.stored_results import result_of, summary_of, within_bounds
 
 
 class Summary(NamedTuple):

@@ -77,7 +77,7 @@ class JobChecks:
         answer: Mapping[str, Any] = await self._engine.request_plan(
             frame({"job": description}), "this job"
         )
-        checked: Checked = answer  # type: ignore[assignment]  # as worker/job_check.py answers
+        checked: Checked = answer  # type: ignore[assignment]  # as programs/job_check.py answers
         versions = await self._versions_of(caller, op, names)
         source = checked["kernels_sha256"]
         if problem is not None:

@@ -25,7 +25,7 @@ from warpcall_service.jobs.spread import Spread
 from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.lanes.messages import frame
-from warpcall_service.store.stored_results import summary_of
+from warpcall_service.runs.stored_results import summary_of
 
 # A lane needs some 20 ms for a request of this size. Checks of other users' calls wait for it.
 PART_CASES = 4

@@ -19,7 +19,7 @@ from warpcall.jobs.results import (
     why_no_verdict,
 )
 from warpcall_service.jobs.tables import Measurement as Row
-from warpcall_service.store.stored_results import LEAST, MOST_US
+from warpcall_service.runs.stored_results import LEAST, MOST_US
 
 
 def checked_row(row: Measurement) -> Measurement:

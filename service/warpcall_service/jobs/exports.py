@@ -25,7 +25,7 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.results import case_fields, facts, measurements, remarks
 from warpcall_service.jobs.tables import Job, JobCase
-from warpcall_service.store.stored_results import result_of
+from warpcall_service.runs.stored_results import result_of
 from warpcall_service.uploads import odd_cases
 
 MEDIA = {"json": "application/json", "csv": "text/csv"}

@@ -19,7 +19,7 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import conclusions, lifecycle, submissions
 from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.jobs.tables import Measurement as Row
-from warpcall_service.store.stored_results import result_of, summary_of
+from warpcall_service.runs.stored_results import result_of, summary_of
 from warpcall_service.store.times import moment
 from warpcall_service.text import printable
 

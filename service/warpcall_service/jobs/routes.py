@@ -27,7 +27,6 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
-from warpcall_service.http.streamed import Streamed, streamed
 from warpcall_service.jobs import exports
 from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
@@ -43,6 +42,7 @@ from warpcall_service.jobs.models import (
 )
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.streamed import Streamed, streamed
 
 EVENTS = "text/event-stream"
 EVERYONE = "all"  # no user has this name

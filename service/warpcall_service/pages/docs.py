@@ -8,7 +8,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Request, Response
 
 from warpcall.errors import NotFound
-from warpcall_service.formats.compressed import Compressed
+from warpcall_service.compressed import Compressed
 from warpcall_service.pages.view import View, page, render
 
 ASSETS = {

@@ -12,7 +12,7 @@ from warpcall_service.drawing.numbers import count, span
 from warpcall_service.jobs import views
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.activity import STEPS
-from warpcall_service.nodes.shown import Servers
+from warpcall_service.pages.shown import Servers
 from warpcall_service.pages.strips import DeviceStrip
 from warpcall_service.pages.view import View, render
 

@@ -17,7 +17,6 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
-from warpcall_service.nodes.shown import servers
 from warpcall_service.pages import docs, login, static
 from warpcall_service.pages.board import board_page
 from warpcall_service.pages.case import case_artefacts, case_page
@@ -27,6 +26,7 @@ from warpcall_service.pages.job import job_page
 from warpcall_service.pages.kernels import kernel_routes
 from warpcall_service.pages.lists import jobs_page, queue_page
 from warpcall_service.pages.shared import From, Ratios, shared_routes
+from warpcall_service.pages.shown import servers
 from warpcall_service.pages.strips import strips
 from warpcall_service.pages.view import View, page, streamed_page
 from warpcall_service.shares.service import ShareService

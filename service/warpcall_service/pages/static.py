@@ -10,7 +10,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Request, Response
 
 from warpcall.errors import NotFound
-from warpcall_service.formats.compressed import accepts_gzip, pack
+from warpcall_service.compressed import accepts_gzip, pack
 
 MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 YEAR_S = 31_536_000

@@ -18,15 +18,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from warpcall import __version__
 from warpcall.errors import Problem
 from warpcall.jobs.results import why_no_verdict
+from warpcall_service.compressed import Compressed, PartsCompressor, accepts_gzip
 from warpcall_service.drawing import numbers
-from warpcall_service.formats.compressed import Compressed, PartsCompressor, accepts_gzip
 from warpcall_service.http.caller import caller_of
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import path_of
-from warpcall_service.http.streamed import Streamed
 from warpcall_service.identity import LOCAL, Caller
 from warpcall_service.pages.static import static_path
+from warpcall_service.streamed import Streamed
 
 # Only files of this server, no inline script, no inline style, no eval, and in no frame.
 POLICY = (

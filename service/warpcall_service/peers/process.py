@@ -22,7 +22,7 @@ from warpcall_service.processes.spawn import refuse_descriptors, signal_name
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import REQUEST_BYTES, StartUpload, UploadEnded, UploadStarted
 
-UPLOAD_MODULE = "warpcall_service.worker.upload_main"
+UPLOAD_MODULE = "warpcall_service.programs.upload_main"
 HELLO_S = 60.0  # within which it must have sent it
 STOP_S = 5.0
 STOP_POLL_S = 20e-6

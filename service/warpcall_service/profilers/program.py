@@ -23,7 +23,7 @@ from warpcall_service.runs import process_tree
 if TYPE_CHECKING:
     from warpcall_service.runs.messages import Task
 
-CHILD_MODULE = "warpcall_service.worker.profiled"
+CHILD_MODULE = "warpcall_service.programs.profiled"
 END_S = 5.0  # in which the child ends after its last call
 POLL_S = 0.1
 MAX_LOG_BYTES = 64 << 10  # of what a profiler prints that are read

@@ -30,7 +30,7 @@ from warpcall_service.runs.results import (
     Strict,
     Us,
 )
-from warpcall_service.store.stored_results import MAX_COUNT, MOST
+from warpcall_service.runs.stored_results import MAX_COUNT, MOST
 from warpcall_service.text import printable
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 REQUEST_BYTES = 4096  # the most of a message between a job's process and its reaper
-PROFILE_MODULE = "warpcall_service.worker.profile_main"  # makes profiles of code of users
+PROFILE_MODULE = "warpcall_service.programs.profile_main"  # makes profiles of code of users
 PIECE_BYTES = 512 << 10  # of a file of a profile, in each frame but the last
 # The files of each kind of profile, in the order in which they are sent. An error takes the place of
 # the last one, so that a profile is complete when it has its last file.

@@ -19,7 +19,7 @@ from warpcall_service.runs.one_shot import OneShotError, run_one_shot
 from warpcall_service.runs.sources import SourceUnknown, package_sha256
 from warpcall_service.settings import Settings
 
-CHECK_MODULE = "warpcall_service.worker.module_check"
+CHECK_MODULE = "warpcall_service.programs.module_check"
 ENTRY_POINTS = "warpcall_kernels.implementations"
 MAX_ANSWER_BYTES = 1 << 20
 KERNELS = "warpcall"  # that of the library's own kernels, which problems do not have

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from warpcall.jobs import Verdict
-from warpcall_service.store.stored_results import LEAST, MAX_COUNT, MOST, MOST_MARGIN, MOST_US
+from warpcall_service.runs.stored_results import LEAST, MAX_COUNT, MOST, MOST_MARGIN, MOST_US
 from warpcall_service.text import printable
 
 MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are masked, and a block

@@ -34,7 +34,7 @@ from warpcall_service.runs.sandbox import Sandbox, gpu_of
 from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_service.runs.reaper"
-JOB_MODULE = "warpcall_service.worker.job_main"
+JOB_MODULE = "warpcall_service.programs.job_main"
 WATCH_POLL_S = 0.1
 UPLOAD_END_S = 5.0  # to end an upload's process whose call has exceeded its deadline
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still

@@ -25,13 +25,13 @@ from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import problem_responses, ref
-from warpcall_service.http.streamed import streamed
 from warpcall_service.jobs import exports
 from warpcall_service.jobs.models import Name
 from warpcall_service.jobs.routes import EVERYONE, JobId, Position
 from warpcall_service.jobs.service import JobService
 from warpcall_service.shares.models import ShareRequest
 from warpcall_service.shares.service import ShareService
+from warpcall_service.streamed import streamed
 
 MAX_BODY_BYTES = 1024
 

@@ -24,7 +24,7 @@ from warpcall_service.jobs.submissions import readable
 from warpcall_service.jobs.tables import Job, JobCase
 from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.stored_results import summary_of
+from warpcall_service.runs.stored_results import summary_of
 from warpcall_service.store.times import moment
 
 RECENT = 500  # latest jobs of an op on a device that count

@@ -14,7 +14,7 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.tables import Job, JobEvent
-from warpcall_service.store.stored_results import within_bounds
+from warpcall_service.runs.stored_results import within_bounds
 from warpcall_service.store.times import now_ms
 
 MOST_EVENTS = 5000  # of a job whose events are added up

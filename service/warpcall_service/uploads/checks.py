@@ -25,9 +25,9 @@ from warpcall_service.uploads.answers import (
     ProblemAnswer,
 )
 
-IMPLEMENTATION_MODULE = "warpcall_service.worker.upload_check"
-PROBLEM_MODULE = "warpcall_service.worker.problem_check"
-EXPLAIN_MODULE = "warpcall_service.worker.explain"
+IMPLEMENTATION_MODULE = "warpcall_service.programs.upload_check"
+PROBLEM_MODULE = "warpcall_service.programs.problem_check"
+EXPLAIN_MODULE = "warpcall_service.programs.explain"
 MAX_WAITING = 8  # checks of one user, besides the one that runs
 MAX_ANSWER_BYTES = 16 << 10
 MAX_DECLARATION_BYTES = 128 << 10

@@ -130,10 +130,8 @@ def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Devi
         from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
         from warpcall_service.devices.open_device import open_device
         from warpcall_service.devices.tensors import describe
-        from warpcall_service.worker import (
-            job_check,  # noqa: F401  # imported now, so that the first request need not wait
-            program_planner,  # noqa: F401  # see the next line
-        )
+        from warpcall_service.programs import job_check  # noqa: F401  # for the first request
+        from warpcall_service.worker import program_planner  # noqa: F401  # likewise
 
     if takes_all(device_name):  # a GPU, which takes a second to open
         threading.Thread(target=_prepare_first_launch, name="first-launch", daemon=True).start()
@@ -189,7 +187,7 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
 def _answer_requests(plans: socket.socket, answers: Answers, device: str) -> None:
     """Check calls and jobs, until the server closes the socket."""
     from warpcall_kernels import measuring
-    from warpcall_service.worker import job_check
+    from warpcall_service.programs import job_check
 
     while (text := read_frame(plans)) is not None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-PROGRAMS = {"warpcall_service.worker.job_main", "warpcall_service.worker.upload_main"}
+PROGRAMS = {"warpcall_service.programs.job_main", "warpcall_service.programs.upload_main"}
 
 if PROGRAMS & {*sys.orig_argv}:
     import dataclasses

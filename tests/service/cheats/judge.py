@@ -121,7 +121,7 @@ def template(fd: int) -> None:
     import warpcall_kernels
     import warpcall_kernels.measuring
     import warpcall_service.peers.process
-    import warpcall_service.worker.uploaded  # noqa: F401
+    import warpcall_service.programs.uploaded  # noqa: F401
 
     warpcall_kernels.ops()
     torch.set_num_threads(1)
@@ -165,7 +165,7 @@ def _count_samples_beside(starter: int) -> list[int]:
 def _measured(request: Request, starter: _Starter) -> dict[str, Any]:
     from warpcall_kernels import measuring
     from warpcall_kernels.execution import clock
-    from warpcall_service.worker import uploaded
+    from warpcall_service.programs import uploaded
 
     clock.MAX_CPU_CACHE = 1 << 20  # the bytes overwritten before each sample depend on it
     clock.CpuClock.short_us = request.short_us  # type: ignore[assignment]
@@ -280,10 +280,10 @@ def _serve_starts(sock: socket.socket, request: Request) -> NoReturn:
 
 
 def _be_upload(fd: int, request: Request, count: int) -> NoReturn:
-    """Be an upload process, as `warpcall_service.worker.upload_main` is."""
+    """Be an upload process, as `warpcall_service.programs.upload_main` is."""
     from warpcall_kernels import measuring
     from warpcall_kernels.execution import clock
-    from warpcall_service.worker import uploaded
+    from warpcall_service.programs import uploaded
 
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -13,9 +13,9 @@ from tests.service import stored
 from tests.service.job_rows import caller, checked, request
 from warpcall.jobs.results import ComparedRow
 from warpcall_service.jobs import comparison, lifecycle, submissions
+from warpcall_service.programs import job_check
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
-from warpcall_service.worker import job_check
 
 NAMES = ["mine", "copy"]
 OLD, NEW = "1" * 64, "2" * 64

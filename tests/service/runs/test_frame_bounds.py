@@ -26,7 +26,7 @@ from tests.service.runs.sent_frames import (
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.runs import frames, results
 from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
-from warpcall_service.store.stored_results import (
+from warpcall_service.runs.stored_results import (
     LEAST,
     MAX_COUNT,
     MOST,

@@ -22,10 +22,10 @@ from warpcall_service.pages.compare import comparison_rows, regression_page
 from warpcall_service.pages.history import history_page
 from warpcall_service.pages.results import STATUSES, TAGS
 from warpcall_service.pages.view import View
+from warpcall_service.programs import job_check
 from warpcall_service.runs.results import Status
 from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.database import Store
-from warpcall_service.worker import job_check
 
 NAMES = ["torch", "warpcall", "ann/mine"]
 SPEEDS = {"torch": 0.4, "warpcall": 0.9, "ann/mine": 0.8}

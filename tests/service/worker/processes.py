@@ -53,7 +53,7 @@ def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     with control, theirs:
         options = (
-            "--module=warpcall_service.worker.job_main",
+            "--module=warpcall_service.programs.job_main",
             f"--memory-bytes={task['memory_bytes']}",
             f"--control-fd={theirs.fileno()}",
             f"--uploads={json.dumps(launch)}",

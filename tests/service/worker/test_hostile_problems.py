@@ -22,7 +22,7 @@ from warpcall_service.runs.runner import Outcome, Run
 
 pytestmark = [needs_bubblewrap, pytest.mark.slow]
 
-MODULE = "warpcall_service.worker.problem_check"
+MODULE = "warpcall_service.programs.problem_check"
 LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
 MAX_ANSWER_BYTES = 64 << 10
 ON_VALUES = "if x.device.type != 'meta':"

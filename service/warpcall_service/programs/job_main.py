@@ -1,4 +1,4 @@
-"""The process of one job: python -m warpcall_service.worker.job_main, started by the job's reaper.
+"""The process of one job: python -m warpcall_service.programs.job_main, started by the job's reaper.
 
 It measures the cases of its task in one thread, and returns the device after each timed block. Code
 of users never runs in it: each upload, and the problem, has an upload process (`peers.process`).
@@ -24,6 +24,7 @@ from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.profilers import apart
 from warpcall_service.profilers.messages import Made
+from warpcall_service.programs import profile_main
 from warpcall_service.runs.messages import (
     PIECE_BYTES,
     PROFILE_FILES,
@@ -33,7 +34,6 @@ from warpcall_service.runs.messages import (
     version_of,
 )
 from warpcall_service.text import MAX_ERROR_CHARS, error_text
-from warpcall_service.worker import profile_main
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,7 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         import torch
 
         from warpcall_kernels import measuring
-        from warpcall_service.worker import operator_code
+        from warpcall_service.programs import operator_code
 
     device = torch.device(task["device"])
     if device.type == "cuda":

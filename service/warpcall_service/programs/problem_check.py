@@ -1,4 +1,4 @@
-"""Checks a problem: python -m warpcall_service.worker.problem_check, in the sandbox, without a GPU.
+"""Checks a problem: python -m warpcall_service.programs.problem_check, in the sandbox, without a GPU.
 
 It gets a `ProblemRequest` as a frame and answers with one frame:
 
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_service.processes.imports import quick_imports
-from warpcall_service.worker import source_check
-from warpcall_service.worker.source_check import Answers, Refused
+from warpcall_service.programs import source_check
+from warpcall_service.programs.source_check import Answers, Refused
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
@@ -43,8 +43,8 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
         from warpcall_kernels import InvalidInput as RefusedByOp
         from warpcall_kernels import measuring
         from warpcall_service.devices.tensors import describe
-        from warpcall_service.worker import problem_source
-        from warpcall_service.worker.case_check import check_cases
+        from warpcall_service.programs import problem_source
+        from warpcall_service.programs.case_check import check_cases
 
     file = folder / problem_source.file_name(request["name"])
     source_check.write_source(request["source"], file)

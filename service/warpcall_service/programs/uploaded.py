@@ -16,9 +16,9 @@ from warpcall_kernels import InvalidInput, Op, interpreter, measuring
 from warpcall_kernels.measuring import Implementation
 from warpcall_kernels.op import launch
 from warpcall_kernels.op.declaration import ParamValue
+from warpcall_service.programs import problem_source
+from warpcall_service.programs.source_check import described, text
 from warpcall_service.runs.messages import Upload
-from warpcall_service.worker import problem_source
-from warpcall_service.worker.source_check import described, text
 
 if TYPE_CHECKING:
     from warpcall_service.runs.messages import ProblemSource

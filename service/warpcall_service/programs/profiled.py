@@ -1,4 +1,4 @@
-"""The program that is profiled: python -m warpcall_service.worker.profiled FOLDER.
+"""The program that is profiled: python -m warpcall_service.programs.profiled FOLDER.
 
 It prepares one implementation in one case as the job's process did, with the same inputs, and calls
 it once between the calls that start and stop the profiler. It runs where the job's process runs: code
@@ -25,8 +25,8 @@ from warpcall.compile_reports import CompileReport, KernelReport, KernelText
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.profilers.messages import REPORT, SOCKET, TASK, ChildTask
+from warpcall_service.programs.explain import numbers, versions
 from warpcall_service.text import error_text
-from warpcall_service.worker.explain import numbers, versions
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +105,7 @@ def _run(task: ChildTask, folder: Path, sock: socket.socket) -> None:
 
 def _loaded(task: ChildTask, folder: Path) -> Op | str:
     """Load what the task names as the job's process did, and return the op."""
-    from warpcall_service.worker import operator_code, uploaded
+    from warpcall_service.programs import operator_code, uploaded
 
     operator_code.load_for_job(task["modules"])
     uploaded.register(task["uploads"], folder)

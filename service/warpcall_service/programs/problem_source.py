@@ -13,7 +13,7 @@ from typing import Any
 
 from warpcall_kernels import InvalidInput, Op, Problem
 from warpcall_kernels.op.sources import unwrapped
-from warpcall_service.worker.source_check import described
+from warpcall_service.programs.source_check import described
 
 VARIABLE = "PROBLEM"
 ABOUT_META = re.compile(r"(\b|_)meta(\b|_)|'Meta' backend")  # in messages of torch

@@ -1,4 +1,4 @@
-"""Checks an uploaded source: python -m warpcall_service.worker.upload_check, in the sandbox.
+"""Checks an uploaded source: python -m warpcall_service.programs.upload_check, in the sandbox.
 
 It compiles and imports the source, and checks that the function takes the inputs and parameters of
 its op by name. It calls nothing and has no GPU.
@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from warpcall_service.processes.imports import quick_imports
+from warpcall_service.programs import source_check
+from warpcall_service.programs.source_check import Answers, Refused
 from warpcall_service.runs.messages import CheckRequest
-from warpcall_service.worker import source_check
-from warpcall_service.worker.source_check import Answers, Refused
 
 MAX_NAMES = 12  # functions that an error lists
 SLOW_PACKAGES = ("torch", "triton")  # importing them takes seconds

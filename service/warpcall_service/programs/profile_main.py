@@ -1,4 +1,4 @@
-"""Makes one profile of code of users: python -m warpcall_service.worker.profile_main.
+"""Makes one profile of code of users: python -m warpcall_service.programs.profile_main.
 
 It is an upload process as `worker.upload_main` is, started by a job's reaper. It gets one
 `ApartRequest` as a frame. It sends `{"want": true}` when it needs the device, and waits for `{"go": true}` then;
@@ -104,7 +104,7 @@ def _answer(request: ApartRequest, sock: socket.socket, threads: int) -> None:
 def _case(request: ApartRequest, folder: Path) -> JobCase:
     """Load what the job's process has the peers load, in this process."""
     from warpcall_kernels import measuring
-    from warpcall_service.worker import operator_code, uploaded
+    from warpcall_service.programs import operator_code, uploaded
 
     task = request["task"]
     uploaded.mend_interpreter()

@@ -1,4 +1,4 @@
-"""An upload process: python -m warpcall_service.worker.upload_main, started by a job's reaper.
+"""An upload process: python -m warpcall_service.programs.upload_main, started by a job's reaper.
 
 It runs one uploaded implementation, or the functions of a problem, and nothing else of the job. The
 job's process measures it over a socket (`warpcall_kernels.measuring`).
@@ -26,7 +26,7 @@ def main() -> None:
             import torch
 
             from warpcall_kernels import measuring
-            from warpcall_service.worker import uploaded
+            from warpcall_service.programs import uploaded
 
         uploaded.mend_interpreter()
         device = torch.device(args.device)
@@ -42,7 +42,7 @@ def main() -> None:
 def _load(message: dict[str, Any], folder: Path) -> Loaded:
     """Import the source that the message has: of an `upload` or of a `problem`."""
     from warpcall_kernels import measuring
-    from warpcall_service.worker import uploaded
+    from warpcall_service.programs import uploaded
 
     if "problem" not in message:
         function, error = uploaded.load(message["upload"], folder)

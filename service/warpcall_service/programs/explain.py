@@ -1,4 +1,4 @@
-"""Makes compile reports: python -m warpcall_service.worker.explain. Code of users is in the sandbox.
+"""Makes compile reports: python -m warpcall_service.programs.explain. Code of users is in the sandbox.
 
 It gets an `ExplainRequest` as a frame, calls the implementation once, and has each launch of a Triton
 kernel compiled for the architecture instead. It answers with one frame:
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_service.processes.imports import quick_imports
-from warpcall_service.worker import source_check
-from warpcall_service.worker.source_check import Answers, Refused, described, text
+from warpcall_service.programs import source_check
+from warpcall_service.programs.source_check import Answers, Refused, described, text
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
@@ -95,7 +95,7 @@ def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str,
 def _op(request: ExplainRequest, folder: Path) -> Op:
     """The op of a request, whose code is in `folder` if it is a problem."""
     from warpcall_kernels import op_named
-    from warpcall_service.worker import problem_source
+    from warpcall_service.programs import problem_source
 
     if request["problem"] is None:
         return op_named(request["op"])

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from warpcall_kernels import measuring
 from warpcall_kernels.measuring import PRECISIONS
+from warpcall_service.programs.case_check import check_cases
 from warpcall_service.runs.messages import Checked
-from warpcall_service.store.stored_results import result_of
-from warpcall_service.worker.case_check import check_cases
+from warpcall_service.runs.stored_results import result_of
 
 LIMIT = "copy"
 OWN_REPEATS = 5  # with fewer of an implementation in a case, those of all cases say more

@@ -1,4 +1,4 @@
-"""Imports one of the operator's modules: python -m warpcall_service.worker.module_check.
+"""Imports one of the operator's modules: python -m warpcall_service.programs.module_check.
 
 The worker of a lane lives long and must not hang, so it never imports them. This process is started
 by `runs.operator_modules`. It gets a `ModuleRequest` and answers with a `ModuleAnswer`.
@@ -15,10 +15,10 @@ from typing import Any
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
+from warpcall_service.programs.source_check import end_after
 from warpcall_service.runs.messages import ModuleAnswer, ModuleRequest
 from warpcall_service.runs.sources import SourceUnknown, package_files
 from warpcall_service.text import error_text
-from warpcall_service.worker.source_check import end_after
 
 MAX_DOC_CHARS = 200
 
@@ -32,7 +32,7 @@ def main() -> None:
             return
         request: ModuleRequest = json.loads(text)
         with quick_imports():  # of torch, whose time does not count
-            from warpcall_service.worker import operator_code
+            from warpcall_service.programs import operator_code
 
         def refuse() -> None:
             reason = f"its import did not end within {request['limit_s']:g} s"
