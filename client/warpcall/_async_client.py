@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from warpcall._answer import Answer
-from warpcall._arrays import Array, ArrayT
-from warpcall._client import BaseClient, is_tensor, only_output
+from warpcall._arrays import Array, ArrayT, is_array
+from warpcall._base_client import BaseClient
 from warpcall._config import Config
 from warpcall._core import Core
 from warpcall._explain.request import explain
@@ -22,7 +22,7 @@ from warpcall._jobs.regressions import AsyncRegressions
 from warpcall._jobs.source import Code
 from warpcall._monitors.client import AsyncMonitors
 from warpcall._program import AsyncProgram
-from warpcall._tensors import AsyncStoredTensor, TensorInput
+from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import LoopWaiter
@@ -64,14 +64,38 @@ class AsyncClient(BaseClient, AsyncOps):
         *,
         timeout_s: float | None = None,
     ) -> Answer[ArrayT]:
-        """Client.call, awaited."""
+        """Run any op and get its outputs by name, with the device and the timing.
+
+        Args:
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
+            name: the op, such as "masked-softmax".
+            inputs: numpy arrays, torch tensors or stored tensors, by the names of the op's inputs.
+                All arrays of a call must be of one library, and on one torch device.
+            params: the op's parameters by name. None, there and in `inputs`, means absent.
+
+        Raises:
+            InvalidInput: the op does not take an input or a parameter; nothing was computed.
+            WarpcallError: any other failure; see warpcall.errors.
+        """
         return await self._core.call(name, inputs, params or {}, timeout_s=timeout_s)
 
     async def run(self, name: str, /, **arguments: Any) -> Any:
-        """Client.run, awaited."""
+        """Run any op, with its inputs and parameters as keyword arguments.
+
+        Arrays, torch tensors and stored tensors are inputs; all other values are parameters, but
+        for `timeout_s`, the seconds that this call may take.
+
+        Returns:
+            The output, or a dict of the outputs by name if there are several.
+
+        Raises:
+            InvalidInput: no argument is an array, or the op does not take one of them.
+        """
+        # Not a parameter: a caller who passes a dict of arrays would get an error of types.
         timeout_s = arguments.pop("timeout_s", None)
         split = split_arguments(name, arguments, is_tensor)
-        answer = await self.call(name, *split, timeout_s=timeout_s)
+        answer = await self._core.call(name, *split, timeout_s=timeout_s)
         return only_output(answer)
 
     @property
@@ -138,43 +162,67 @@ class AsyncClient(BaseClient, AsyncOps):
         gpu: str = GPU,
         texts: Collection[TextName] = TEXT_NAMES,
     ) -> CompileReport:
-        """Client.explain, awaited."""
+        """What the Triton kernels of an implementation need on a GPU; the server needs none for it.
+
+        Args:
+            op: name of the op or the problem.
+            case: one case, as in a job: `{"shape": [4096, 4096], "dtype": "BF16", "params": {...}}`.
+            code: a file, a source or a function, as for `implementations.add`; it is not stored.
+            function: name of the function in `code`. None means the op's name, with `_` for `-`.
+            implementation: "user/name" or "user/name@version"; None, without `code`: the server's.
+            gpu: the architecture, such as "sm_80", "sm_90" or "sm_100".
+            texts: of "ttir", "ttgir", "ptx" and "sass"; each has up to 256 KiB for a kernel.
+
+        Raises:
+            InvalidInput: the request is wrong, or the code in the line that is named.
+        """
         return await explain(self._core, op, case, code, function, implementation, gpu, texts)
 
     async def ops(self) -> OpList:
-        """Client.ops, awaited."""
+        """All ops of the server, also those that this client has no method for. See warpcall.ops."""
         return await self._core.ops()
 
     async def op(self, name: str) -> OpInfo:
-        """Client.op, awaited."""
+        """One op of the server: its inputs, outputs and parameters.
+
+        Raises:
+            NotFound: the server has no such op.
+        """
         return await self._core.op(name)
 
     async def kernels(self) -> list[dict[str, Any]]:
-        """Client.kernels, awaited."""
+        """What `ops` returns, as the JSON of the server."""
         return await self._core.kernels()
 
     async def kernel(self, name: str) -> dict[str, Any]:
-        """Client.kernel, awaited."""
+        """What `op` returns, as the JSON of the server."""
         return await self._core.kernel(name)
 
     async def nodes(self) -> NodeList:
-        """Client.nodes, awaited."""
+        """The servers that share a database with this one, with their states and devices.
+
+        A server that uses a SQLite database lists only itself.
+        """
         return await self._core.nodes()
 
     async def health(self) -> Health:
-        """Client.health, awaited."""
+        """Whether the server can run calls now, and its devices. See warpcall.health."""
         return await self._core.health()
 
     async def devices(self) -> list[Device]:
-        """Client.devices, awaited."""
+        """The server's devices, each with what it did in the last hour. See warpcall.devices."""
         return await self._core.devices()
 
     async def me(self) -> Me:
-        """Client.me, awaited."""
+        """Who you are to the server: your name, role and limits. See warpcall.users.
+
+        Raises:
+            Unauthorized: the server asks for a key, and none was given or it is wrong.
+        """
         return await self._core.me()
 
     async def close(self) -> None:
-        """Client.close, awaited."""
+        """Close the connections and free the memory that was held for further answers."""
         await self._core.close()
 
     async def __aenter__(self) -> Self:
@@ -208,3 +256,12 @@ class AsyncStoredCalls(AsyncStoredOps):
         return await self._core.call(
             name, inputs, params or {}, store=True, ttl_s=ttl_s, timeout_s=timeout_s
         )
+
+
+def is_tensor(value: object) -> bool:
+    return is_array(value) or isinstance(value, BaseStoredTensor)
+
+
+def only_output(answer: Answer[Any]) -> Any:
+    outputs = answer.outputs
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs

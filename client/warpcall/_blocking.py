@@ -1,16 +1,38 @@
-"""Runs the coroutines of the core for the blocking client, without an event loop.
+"""Runs the coroutines of the SDK for the blocking client, without an event loop.
 
-The core is written once, as coroutines. Over a blocking transport none of them suspends: the
+The SDK is written once, as coroutines. Over a blocking transport none of them suspends: the
 transport waits in the calling thread instead of yielding to a loop. One step therefore runs a
 coroutine to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from typing import Any, TypeVar
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The blocking form of an asynchronous method, with its name, docstring and signature.
+
+        class Jobs:
+            queue = blocking(AsyncJobs.queue)
+
+    Args:
+        method: a method of the asynchronous class. It runs with the blocking object as `self`. So
+            it may use only what both classes have, and must not await other public methods.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_now(method(self, *args, **kwargs))
+
+    return run
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:

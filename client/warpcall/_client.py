@@ -2,91 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Self
 
 from warpcall._answer import Answer
-from warpcall._arrays import Array, ArrayT, is_array
-from warpcall._blocking import run_now
-from warpcall._config import Config, configure
+from warpcall._arrays import Array, ArrayT
+from warpcall._async_client import AsyncClient
+from warpcall._base_client import BaseClient
+from warpcall._blocking import blocking, run_now
 from warpcall._core import Core
-from warpcall._explain.request import explain
-from warpcall._extras.arguments import check_timeout, split_arguments
 from warpcall._generated.ops import Ops
 from warpcall._generated.stored_ops import StoredOps
 from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
 from warpcall._jobs.problems import Problems
 from warpcall._jobs.regressions import Regressions
-from warpcall._jobs.source import Code
 from warpcall._monitors.client import Monitors
 from warpcall._program import Program
-from warpcall._progress import Display
-from warpcall._tensors import BaseStoredTensor, StoredTensor, TensorInput
-from warpcall._transport.base import Transport
-from warpcall._transport.socket_transport import SocketTransport
-from warpcall._transport.waiters import BlockingWaiter
-from warpcall.compile_reports import GPU, TEXT_NAMES, CompileReport, TextName
-from warpcall.devices import Device
-from warpcall.errors import InvalidInput
-from warpcall.health import Health
-from warpcall.nodes import NodeList
-from warpcall.ops import OpInfo, OpList
-from warpcall.users import Me
-
-TIMEOUT_S = 60.0
-
-
-class BaseClient:
-    """The parts that both clients share; Client documents the arguments."""
-
-    _stored_type: ClassVar[type[BaseStoredTensor[Any]]]
-
-    def __init__(
-        self,
-        url: str | Sequence[str] | None = None,
-        *,
-        api_key: str | None = None,
-        timeout_s: float = TIMEOUT_S,
-        retries: int | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        check_timeout(timeout_s)
-        if retries is not None and retries < 0:
-            raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
-        configs = configure(url, api_key)
-        self._core = Core(
-            configs,
-            self.transport_for,
-            timeout_s,
-            retries,
-            Display(progress),
-            self._stored_type,
-            None if self._blocks else Client.transport_for,
-        )
-        key = self._core.config.api_key
-        arguments = (type(self), self.url, key, timeout_s, retries, progress)
-        self._core.recipe = reopened, arguments
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has the address and the key. The client that it becomes connects anew."""
-        return self._core.recipe
-
-    _blocks: ClassVar[bool]
-
-    @staticmethod
-    def transport_for(config: Config) -> Transport:
-        """A transport of this client for a server."""
-        raise NotImplementedError
-
-    @property
-    def url(self) -> str:
-        """The server's address; of several, all with commas between them."""
-        return ",".join(config.url for config in self._core.configs)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
+from warpcall._tensors import StoredTensor, TensorInput
 
 
 class Client(BaseClient, Ops):
@@ -127,57 +61,8 @@ class Client(BaseClient, Ops):
     _stored_type = StoredTensor
     _blocks = True
 
-    @staticmethod
-    def transport_for(config: Config) -> Transport:
-        """A blocking transport for a server."""
-        if config.direct:
-            return SocketTransport(config.address, config.authority, BlockingWaiter())
-        # Imported here: httpcore takes 50 ms to import.
-        from warpcall._transport.httpcore_transport import HttpcoreTransport
-
-        return HttpcoreTransport(config)
-
-    def call(
-        self,
-        name: str,
-        inputs: Mapping[str, TensorInput[ArrayT] | None],
-        params: Mapping[str, object] | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Answer[ArrayT]:
-        """Run any op and get its outputs by name, with the device and the timing.
-
-        Args:
-            timeout_s: seconds that this call may take, its retries included; None means the
-                client's.
-            name: the op, such as "masked-softmax".
-            inputs: numpy arrays, torch tensors or stored tensors, by the names of the op's inputs.
-                All arrays of a call must be of one library, and on one torch device.
-            params: the op's parameters by name. None, there and in `inputs`, means absent.
-
-        Raises:
-            InvalidInput: the op does not take an input or a parameter; nothing was computed.
-            WarpcallError: any other failure; see warpcall.errors.
-        """
-        return run_now(self._core.call(name, inputs, params or {}, timeout_s=timeout_s))
-
-    def run(self, name: str, /, **arguments: Any) -> Any:
-        """Run any op, with its inputs and parameters as keyword arguments.
-
-        Arrays, torch tensors and stored tensors are inputs; all other values are parameters, but
-        for `timeout_s`, the seconds that this call may take.
-
-        Returns:
-            The output, or a dict of the outputs by name if there are several.
-
-        Raises:
-            InvalidInput: no argument is an array, or the op does not take one of them.
-        """
-        # Not a parameter: a caller who passes a dict of arrays would get an error of types.
-        timeout_s = arguments.pop("timeout_s", None)
-        split = split_arguments(name, arguments, is_tensor)
-        answer = self.call(name, *split, timeout_s=timeout_s)
-        return only_output(answer)
+    call = blocking(AsyncClient.call)
+    run = blocking(AsyncClient.run)
 
     @property
     def stored(self) -> StoredCalls:
@@ -245,79 +130,16 @@ class Client(BaseClient, Ops):
         """Checks whether one implementation is slower than another. See Regressions."""
         return Regressions(self.jobs)
 
-    def explain(
-        self,
-        op: str,
-        case: Mapping[str, Any],
-        *,
-        code: Code | None = None,
-        function: str | None = None,
-        implementation: str | None = None,
-        gpu: str = GPU,
-        texts: Collection[TextName] = TEXT_NAMES,
-    ) -> CompileReport:
-        """What the Triton kernels of an implementation need on a GPU; the server needs none for it.
-
-        Args:
-            op: name of the op or the problem.
-            case: one case, as in a job: `{"shape": [4096, 4096], "dtype": "BF16", "params": {...}}`.
-            code: a file, a source or a function, as for `implementations.add`; it is not stored.
-            function: name of the function in `code`. None means the op's name, with `_` for `-`.
-            implementation: "user/name" or "user/name@version"; None, without `code`: the server's.
-            gpu: the architecture, such as "sm_80", "sm_90" or "sm_100".
-            texts: of "ttir", "ttgir", "ptx" and "sass"; each has up to 256 KiB for a kernel.
-
-        Raises:
-            InvalidInput: the request is wrong, or the code in the line that is named.
-        """
-        return run_now(explain(self._core, op, case, code, function, implementation, gpu, texts))
-
-    def ops(self) -> OpList:
-        """All ops of the server, also those that this client has no method for. See warpcall.ops."""
-        return run_now(self._core.ops())
-
-    def op(self, name: str) -> OpInfo:
-        """One op of the server: its inputs, outputs and parameters.
-
-        Raises:
-            NotFound: the server has no such op.
-        """
-        return run_now(self._core.op(name))
-
-    def kernels(self) -> list[dict[str, Any]]:
-        """What `ops` returns, as the JSON of the server."""
-        return run_now(self._core.kernels())
-
-    def kernel(self, name: str) -> dict[str, Any]:
-        """What `op` returns, as the JSON of the server."""
-        return run_now(self._core.kernel(name))
-
-    def nodes(self) -> NodeList:
-        """The servers that share a database with this one, with their states and devices.
-
-        A server that uses a SQLite database lists only itself.
-        """
-        return run_now(self._core.nodes())
-
-    def health(self) -> Health:
-        """Whether the server can run calls now, and its devices. See warpcall.health."""
-        return run_now(self._core.health())
-
-    def devices(self) -> list[Device]:
-        """The server's devices, each with what it did in the last hour. See warpcall.devices."""
-        return run_now(self._core.devices())
-
-    def me(self) -> Me:
-        """Who you are to the server: your name, role and limits. See warpcall.users.
-
-        Raises:
-            Unauthorized: the server asks for a key, and none was given or it is wrong.
-        """
-        return run_now(self._core.me())
-
-    def close(self) -> None:
-        """Close the connections and free the memory that was held for further answers."""
-        run_now(self._core.close())
+    explain = blocking(AsyncClient.explain)
+    ops = blocking(AsyncClient.ops)
+    op = blocking(AsyncClient.op)
+    kernels = blocking(AsyncClient.kernels)
+    kernel = blocking(AsyncClient.kernel)
+    nodes = blocking(AsyncClient.nodes)
+    health = blocking(AsyncClient.health)
+    devices = blocking(AsyncClient.devices)
+    me = blocking(AsyncClient.me)
+    close = blocking(AsyncClient.close)
 
     def __enter__(self) -> Self:
         return self
@@ -362,25 +184,3 @@ class StoredCalls(StoredOps):
                 name, inputs, params or {}, store=True, ttl_s=ttl_s, timeout_s=timeout_s
             )
         )
-
-
-def is_tensor(value: object) -> bool:
-    return is_array(value) or isinstance(value, BaseStoredTensor)
-
-
-def only_output(answer: Answer[Any]) -> Any:
-    outputs = answer.outputs
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-
-
-def reopened(
-    kind: type[BaseClient],
-    url: str,
-    api_key: str | None,
-    timeout_s: float,
-    retries: int | None,
-    progress: bool | None,
-) -> BaseClient:
-    """A new client like one that was pickled."""
-    options: dict[str, Any] = {"timeout_s": timeout_s, "retries": retries, "progress": progress}
-    return kind(url, api_key=api_key, **options)

@@ -223,3 +223,10 @@ class Core(Exchanges, Facts):
                 f"the server must describe stored tensors, got {text!r:.60}"
             ) from error
         return {name: self._stored_type(self, entry, kind) for name, entry in named.items()}
+
+
+class ClientPart:
+    """A part of a client, such as `Client.monitors`. It sends its requests through the client's core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,22 @@ import torch
 from tests.client.flavours import Flavour
 from tests.client.scripted import ScriptedServer, well
 from tests.client.scripted_ops import DECLARED, READY, OpsServer
-from warpcall import AsyncClient, Client, InvalidInput, NotFound, TransportError
+from warpcall import (
+    AsyncClient,
+    AsyncJob,
+    AsyncJobArtefact,
+    Client,
+    InvalidInput,
+    Job,
+    JobArtefact,
+    NotFound,
+    TransportError,
+)
+from warpcall._jobs.client import AsyncJobs, Jobs
+from warpcall._jobs.implementations import AsyncImplementations, Implementations
+from warpcall._jobs.problems import AsyncProblems, Problems
+from warpcall._jobs.regressions import AsyncRegressions, Regressions
+from warpcall._monitors.client import AsyncMonitors, Monitors
 
 VALUES: dict[str, Any] = {"bool": True, "int": 2, "float": 0.5, "ints": (1, 0)}
 ARRAYS: dict[str, Callable[[int], Any]] = {
@@ -133,9 +149,43 @@ def test_an_answer_without_the_output_of_the_op_says_so() -> None:
         gpu.conv_backward(x, x, x[0])
 
 
-def test_both_clients_have_the_same_methods_and_arguments() -> None:
-    for name, method in inspect.getmembers(Client, inspect.isfunction):
-        if not name.startswith("_"):
-            assert inspect.signature(getattr(AsyncClient, name)).parameters.keys() == (
-                inspect.signature(method).parameters.keys()
-            )
+PAIRS = [
+    (Client, AsyncClient),
+    (Jobs, AsyncJobs),
+    (Job, AsyncJob),
+    (JobArtefact, AsyncJobArtefact),
+    (Implementations, AsyncImplementations),
+    (Problems, AsyncProblems),
+    (Monitors, AsyncMonitors),
+    (Regressions, AsyncRegressions),
+]
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+def test_both_classes_of_a_pair_have_the_same_methods_and_arguments(
+    blocking: type, awaited: type
+) -> None:
+    methods = public_methods(blocking)
+
+    assert methods.keys() == public_methods(awaited).keys()
+    for name, method in methods.items():
+        twin = inspect.signature(getattr(awaited, name))
+        assert inspect.signature(method).parameters == twin.parameters
+        assert (method.__name__, inspect.iscoroutinefunction(method)) == (name, False)
+        assert inspect.getdoc(method)
+
+
+def test_a_derived_method_looks_as_if_it_were_written_out() -> None:
+    assert str(inspect.signature(Jobs.history)) == (
+        "(self, case: 'str', *, implementation: 'str | None' = None, limit: 'int | None' = None)"
+        " -> 'History'"
+    )
+    assert (inspect.getdoc(Jobs.history) or "").startswith("What a case took, job by job, the")
+    help_text = pydoc.plain(pydoc.render_doc(Jobs))
+    assert "history(self, case: 'str', *, implementation: 'str | None' = None," in help_text
+    assert "case: key of the case, as results have it under `case`." in help_text
+
+
+def public_methods(kind: type) -> dict[str, Callable[..., Any]]:
+    found = inspect.getmembers(kind, inspect.isfunction)
+    return {name: method for name, method in found if not name.startswith("_")}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from warpcall._blocking import run_now
+from warpcall._blocking import blocking
 from warpcall._core import Core
 from warpcall._extras.files import replacing
 from warpcall._jobs.parse import parse
@@ -45,7 +45,17 @@ class _ArtefactHandle(Artefact):
         _core: Core
         _path: str
 
-    async def _read(self) -> bytes:
+
+class AsyncJobArtefact(_ArtefactHandle):
+    """`JobArtefact` for `AsyncClient`; its methods are awaited."""
+
+    async def read(self) -> bytes:
+        """The bytes of the file.
+
+        Raises:
+            NotFound: there is no file, as `error` says, or it has expired.
+            NodeGone: the server that has it is gone.
+        """
         route = self.node if NODE.fullmatch(self.node) else HOME
         content = await self._core.get_bytes(self._path, route)
         if hashlib.sha256(content).hexdigest() != self.sha256:
@@ -54,7 +64,16 @@ class _ArtefactHandle(Artefact):
             )
         return content
 
-    async def _delete(self) -> None:
+    async def download(self, path: Target) -> Path:
+        """As `JobArtefact.download`, awaited."""
+        return await asyncio.to_thread(_save, path, await self.read())
+
+    async def delete(self) -> None:
+        """Delete it on the server.
+
+        Raises:
+            Forbidden: the job belongs to another user, and the caller is no administrator.
+        """
         await self._core.delete_at(self._path)
 
 
@@ -65,14 +84,7 @@ class JobArtefact(_ArtefactHandle):
         info: these fields alone.
     """
 
-    def read(self) -> bytes:
-        """The bytes of the file.
-
-        Raises:
-            NotFound: there is no file, as `error` says, or it has expired.
-            NodeGone: the server that has it is gone.
-        """
-        return run_now(self._read())
+    read = blocking(AsyncJobArtefact.read)
 
     def download(self, path: Target) -> Path:
         """Save the file at `path`, and return the path. It raises as `read`, and OSError.
@@ -81,29 +93,7 @@ class JobArtefact(_ArtefactHandle):
         """
         return _save(path, self.read())
 
-    def delete(self) -> None:
-        """Delete it on the server.
-
-        Raises:
-            Forbidden: the job belongs to another user, and the caller is no administrator.
-        """
-        run_now(self._delete())
-
-
-class AsyncJobArtefact(_ArtefactHandle):
-    """`JobArtefact` for `AsyncClient`; its methods are awaited."""
-
-    async def read(self) -> bytes:
-        """As `JobArtefact.read`, awaited."""
-        return await self._read()
-
-    async def download(self, path: Target) -> Path:
-        """As `JobArtefact.download`, awaited."""
-        return await asyncio.to_thread(_save, path, await self._read())
-
-    async def delete(self) -> None:
-        """As `JobArtefact.delete`, awaited."""
-        await self._delete()
+    delete = blocking(AsyncJobArtefact.delete)
 
 
 ArtefactT = TypeVar("ArtefactT", bound=_ArtefactHandle)

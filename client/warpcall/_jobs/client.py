@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Generic, Literal, TypeVar, Unpack, get_args
 from urllib.parse import urlencode
 
-from warpcall._blocking import each_now, run_now
+from warpcall._blocking import blocking, each_now, run_now
 from warpcall._core import Core
 from warpcall._extras.arguments import check_choice
 from warpcall._jobs.events import events
@@ -52,7 +52,7 @@ JobT = TypeVar("JobT", bound=JobHandle)
 
 
 class _JobsBase(Generic[JobT]):
-    """The requests of `Jobs` and of `AsyncJobs`."""
+    """The requests whose answers are jobs, of `Jobs` and of `AsyncJobs`."""
 
     def __init__(self, core: Core, kind: type[JobT]) -> None:
         self._core = core
@@ -64,10 +64,6 @@ class _JobsBase(Generic[JobT]):
         payload = await self._core.request_json("POST", PATH, body, headers, CREATED)
         return self._kind(self._core, parse(SubmittedJob, payload, "a job"))
 
-    async def _preview(self, request: JobRequest) -> JobPreview:
-        payload = await self._core.request_json("POST", f"{PATH}/preview", request.to_dict())
-        return parse(JobPreview, payload, "a preview of a job")
-
     async def _get(self, id_: str) -> JobT:
         return self._kind(self._core, details_from(await self._core.get_json(path_of(id_))))
 
@@ -77,9 +73,6 @@ class _JobsBase(Generic[JobT]):
         page = parse(JobList, payload, "a list of jobs")
         return [self._kind(self._core, info) for info in page.jobs]
 
-    async def _queue(self) -> Queue:
-        return parse(Queue, await self._core.get_json(f"{PATH}/queue"), "the queue of jobs")
-
     async def _cancel(self, id_: str) -> JobT:
         payload = await self._core.request_json("POST", path_of(id_, "/cancel"))
         return self._kind(self._core, details_from(payload))
@@ -87,25 +80,111 @@ class _JobsBase(Generic[JobT]):
     def _events(self, id_: str, after: int) -> AsyncGenerator[JobEvent, None]:
         return events(self._core, path_of(id_, "/events"), after, None, f"the job {id_}")
 
-    async def _export(self, id_: str, form: Format) -> bytes:
-        if one_of(form, FORMATS, "form") == "markdown":
-            job = details_from(await self._core.get_json(path_of(id_)))
-            return results_markdown(job, await results_of(self._core, id_, samples=False)).encode()
-        return await self._core.get_bytes(path_of(id_, f"/results?format={form}"))
 
-    async def _compare(self, a: str, b: str) -> Comparison:
-        payload = await self._core.get_json(path_of(a, f"/compare/{checked_id(b)}"))
-        return parse(Comparison, payload, "a comparison of two jobs")
+class AsyncJobs(_JobsBase[AsyncJob]):
+    """`Jobs` for `AsyncClient`; its methods are awaited."""
 
-    async def _shares(self, user: str | None) -> list[Share]:
+    def __init__(self, core: Core) -> None:
+        super().__init__(core, AsyncJob)
+
+    async def submit(
+        self,
+        op: str | JobRequest,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> AsyncJob:
+        """As `Jobs.submit`, awaited."""
+        return await self._submit(requested(op, options), idempotency_key)
+
+    async def preview(self, op: str | JobRequest, **options: Unpack[JobOptions]) -> JobPreview:
+        """What a submission would cost, such as its `cases` and `estimated_s`. Nothing is queued."""
+        body = requested(op, options).to_dict()
+        payload = await self._core.request_json("POST", f"{PATH}/preview", body)
+        return parse(JobPreview, payload, "a preview of a job")
+
+    async def get(self, id: str) -> AsyncJob:
+        """As `Jobs.get`, awaited."""
+        return await self._get(id)
+
+    async def list(
+        self,
+        *,
+        state: State | None = None,
+        op: str | None = None,
+        tag: str | None = None,
+        user: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[AsyncJob]:
+        """As `Jobs.list`, awaited."""
+        wanted = {"state": state, "op": op, "tag": tag, "user": user}
+        return await self._list({**wanted, "before": before, "limit": limit})
+
+    async def shares(self, *, user: str | None = None) -> Sequence[Share]:
+        """The user's share links, the latest first.
+
+        Args:
+            user: "all" for the links of others to the user's jobs too, for an administrator all.
+        """
         query = urlencode(given({"user": user}))
         payload = await self._core.get_json(f"{SHARES_PATH}?{query}")
         return parse(ShareList, payload, "a list of share links").shares
 
-    async def _revoke_share(self, id_: str) -> None:
-        await self._core.delete_at(f"{SHARES_PATH}/{checked_id(id_)}")
+    async def revoke_share(self, id: str) -> None:
+        """Revoke a share link, by the id that `shares` shows.
 
-    async def _history(self, case: str, implementation: str | None, limit: int | None) -> History:
+        Raises:
+            NotFound: there is no such link, or it is not the user's.
+        """
+        await self._core.delete_at(f"{SHARES_PATH}/{checked_id(id)}")
+
+    async def queue(self) -> Queue:
+        """The jobs of all users that run or wait, in order."""
+        return parse(Queue, await self._core.get_json(f"{PATH}/queue"), "the queue of jobs")
+
+    async def cancel(self, id: str) -> AsyncJob:
+        """As `Jobs.cancel`, awaited."""
+        return await self._cancel(id)
+
+    def events(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
+        """As `Jobs.events`, for `async for`."""
+        return self._events(id, after)
+
+    async def results(self, id: str, *, samples: bool = False) -> Results:
+        """As `Job.results`, for the job of this id."""
+        return await results_of(self._core, id, samples=samples)
+
+    async def export(self, id: str, form: Format = "csv") -> bytes:
+        """What the job has measured as the bytes of a file, a row for each implementation of a case.
+
+        Args:
+            form: "csv", "json" or "markdown". CSV has the op, the shapes and the dtypes of each
+                case as columns.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+        """
+        if one_of(form, FORMATS, "form") == "markdown":
+            job = details_from(await self._core.get_json(path_of(id)))
+            return results_markdown(job, await results_of(self._core, id, samples=False)).encode()
+        return await self._core.get_bytes(path_of(id, f"/results?format={form}"))
+
+    async def compare(self, a: str, b: str) -> Comparison:
+        """What both jobs measured, with the ratio of the times of `b` to those of `a`."""
+        payload = await self._core.get_json(path_of(a, f"/compare/{checked_id(b)}"))
+        return parse(Comparison, payload, "a comparison of two jobs")
+
+    async def history(
+        self, case: str, *, implementation: str | None = None, limit: int | None = None
+    ) -> History:
+        """What a case took, job by job, the latest first.
+
+        Args:
+            case: key of the case, as results have it under `case`. It begins with the op.
+            implementation: its name. None means "warpcall", and "torch" for a problem.
+            limit: on the number of points, 100 by default, at most 500.
+        """
         op = case.partition(" ")[0]
         if not op:
             raise InvalidInput(
@@ -116,8 +195,16 @@ class _JobsBase(Generic[JobT]):
         payload = await self._core.get_json(f"{PATH}/history?{urlencode(given(wanted))}")
         return parse(History, payload, "a history of a case")
 
-    async def _board(self, wanted: Mapping[str, object]) -> Board:
-        payload = await self._core.get_json(f"{BOARD_PATH}?{urlencode(given(wanted))}")
+    async def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
+        """Who leads in the cases of an op on a device, and whether the lead is real.
+
+        Args:
+            device: its name, such as "NVIDIA H200". None means the one that measured the op last.
+            case: key of one case, whose board also has the `steps` to its best results. None means
+                all cases.
+        """
+        wanted = given({"op": op, "device": device, "case": case})
+        payload = await self._core.get_json(f"{BOARD_PATH}?{urlencode(wanted)}")
         return parse(Board, payload, "a board")
 
 
@@ -158,10 +245,6 @@ class Jobs(_JobsBase[Job]):
         """
         return run_now(self._submit(requested(op, options), idempotency_key))
 
-    def preview(self, op: str | JobRequest, **options: Unpack[JobOptions]) -> JobPreview:
-        """What a submission would cost, such as its `cases` and `estimated_s`. Nothing is queued."""
-        return run_now(self._preview(requested(op, options)))
-
     def get(self, id: str) -> Job:
         """The job of this id.
 
@@ -191,26 +274,6 @@ class Jobs(_JobsBase[Job]):
         wanted = {"state": state, "op": op, "tag": tag, "user": user}
         return run_now(self._list({**wanted, "before": before, "limit": limit}))
 
-    def shares(self, *, user: str | None = None) -> Sequence[Share]:
-        """The user's share links, the latest first.
-
-        Args:
-            user: "all" for the links of others to the user's jobs too, for an administrator all.
-        """
-        return run_now(self._shares(user))
-
-    def revoke_share(self, id: str) -> None:
-        """Revoke a share link, by the id that `shares` shows.
-
-        Raises:
-            NotFound: there is no such link, or it is not the user's.
-        """
-        run_now(self._revoke_share(id))
-
-    def queue(self) -> Queue:
-        """The jobs of all users that run or wait, in order."""
-        return run_now(self._queue())
-
     def cancel(self, id: str) -> Job:
         """End the job of this id, whether it waits or runs. What it has measured is kept."""
         return run_now(self._cancel(id))
@@ -219,128 +282,15 @@ class Jobs(_JobsBase[Job]):
         """As `Job.events`, for the job of this id."""
         return each_now(self._events(id, after))
 
-    def results(self, id: str, *, samples: bool = False) -> Results:
-        """As `Job.results`, for the job of this id."""
-        return run_now(results_of(self._core, id, samples=samples))
-
-    def export(self, id: str, form: Format = "csv") -> bytes:
-        """What the job has measured as the bytes of a file, a row for each implementation of a case.
-
-        Args:
-            form: "csv", "json" or "markdown". CSV has the op, the shapes and the dtypes of each
-                case as columns.
-
-        Raises:
-            NotFound: there is no such job, or it is private to another user.
-        """
-        return run_now(self._export(id, form))
-
-    def compare(self, a: str, b: str) -> Comparison:
-        """What both jobs measured, with the ratio of the times of `b` to those of `a`."""
-        return run_now(self._compare(a, b))
-
-    def history(
-        self, case: str, *, implementation: str | None = None, limit: int | None = None
-    ) -> History:
-        """What a case took, job by job, the latest first.
-
-        Args:
-            case: key of the case, as results have it under `case`. It begins with the op.
-            implementation: its name. None means "warpcall", and "torch" for a problem.
-            limit: on the number of points, 100 by default, at most 500.
-        """
-        return run_now(self._history(case, implementation, limit))
-
-    def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
-        """Who leads in the cases of an op on a device, and whether the lead is real.
-
-        Args:
-            device: its name, such as "NVIDIA H200". None means the one that measured the op last.
-            case: key of one case, whose board also has the `steps` to its best results. None means
-                all cases.
-        """
-        return run_now(self._board({"op": op, "device": device, "case": case}))
-
-
-class AsyncJobs(_JobsBase[AsyncJob]):
-    """`Jobs` for `AsyncClient`; its methods are awaited."""
-
-    def __init__(self, core: Core) -> None:
-        super().__init__(core, AsyncJob)
-
-    async def submit(
-        self,
-        op: str | JobRequest,
-        *,
-        idempotency_key: str | None = None,
-        **options: Unpack[JobOptions],
-    ) -> AsyncJob:
-        """As `Jobs.submit`, awaited."""
-        return await self._submit(requested(op, options), idempotency_key)
-
-    async def preview(self, op: str | JobRequest, **options: Unpack[JobOptions]) -> JobPreview:
-        """As `Jobs.preview`, awaited."""
-        return await self._preview(requested(op, options))
-
-    async def get(self, id: str) -> AsyncJob:
-        """As `Jobs.get`, awaited."""
-        return await self._get(id)
-
-    async def list(
-        self,
-        *,
-        state: State | None = None,
-        op: str | None = None,
-        tag: str | None = None,
-        user: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> list[AsyncJob]:
-        """As `Jobs.list`, awaited."""
-        wanted = {"state": state, "op": op, "tag": tag, "user": user}
-        return await self._list({**wanted, "before": before, "limit": limit})
-
-    async def shares(self, *, user: str | None = None) -> Sequence[Share]:
-        """As `Jobs.shares`, awaited."""
-        return await self._shares(user)
-
-    async def revoke_share(self, id: str) -> None:
-        """As `Jobs.revoke_share`, awaited."""
-        await self._revoke_share(id)
-
-    async def queue(self) -> Queue:
-        """As `Jobs.queue`, awaited."""
-        return await self._queue()
-
-    async def cancel(self, id: str) -> AsyncJob:
-        """As `Jobs.cancel`, awaited."""
-        return await self._cancel(id)
-
-    def events(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
-        """As `Jobs.events`, for `async for`."""
-        return self._events(id, after)
-
-    async def results(self, id: str, *, samples: bool = False) -> Results:
-        """As `Jobs.results`, awaited."""
-        return await results_of(self._core, id, samples=samples)
-
-    async def export(self, id: str, form: Format = "csv") -> bytes:
-        """As `Jobs.export`, awaited."""
-        return await self._export(id, form)
-
-    async def compare(self, a: str, b: str) -> Comparison:
-        """As `Jobs.compare`, awaited."""
-        return await self._compare(a, b)
-
-    async def history(
-        self, case: str, *, implementation: str | None = None, limit: int | None = None
-    ) -> History:
-        """As `Jobs.history`, awaited."""
-        return await self._history(case, implementation, limit)
-
-    async def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
-        """As `Jobs.board`, awaited."""
-        return await self._board({"op": op, "device": device, "case": case})
+    preview = blocking(AsyncJobs.preview)
+    shares = blocking(AsyncJobs.shares)
+    revoke_share = blocking(AsyncJobs.revoke_share)
+    queue = blocking(AsyncJobs.queue)
+    results = blocking(AsyncJobs.results)
+    export = blocking(AsyncJobs.export)
+    compare = blocking(AsyncJobs.compare)
+    history = blocking(AsyncJobs.history)
+    board = blocking(AsyncJobs.board)
 
 
 def requested(op: str | JobRequest, options: JobOptions) -> JobRequest:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from warpcall import wire
-from warpcall._blocking import run_now
-from warpcall._core import Core
+from warpcall._blocking import blocking
+from warpcall._core import ClientPart
 from warpcall._jobs.client import CREATED, given
 from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
@@ -23,57 +23,10 @@ PATH = wire.IMPLEMENTATIONS_PATH
 EXAMPLE = "ann/my_permute"
 
 
-class _ImplementationsBase:
-    """The requests of `Implementations` and of `AsyncImplementations`."""
+class AsyncImplementations(ClientPart):
+    """`Implementations` for `AsyncClient`; its methods are awaited."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def _add(
-        self, op: str, code: Code, function: str | None, name: str | None, private: bool | None
-    ) -> UploadedImplementation:
-        source = source_of(code)
-        if function is not None and source.function is not None:
-            raise InvalidInput(
-                "function must be absent where the source is given as a function", field="function"
-            )
-        body = {
-            "op": op,
-            "source": source.text,
-            "function": function or source.function,
-            "name": name or (source.name if function is None else None),
-            "private": private,
-        }
-        payload = await self._core.request_json("POST", PATH, given(body), accepted=CREATED)
-        return parse(UploadedImplementation, payload, "an uploaded implementation")
-
-    async def _list(
-        self, op: str | None, user: str | None, before: str | None, limit: int | None
-    ) -> ImplementationList:
-        wanted = given({"op": op, "user": user, "before": before, "limit": limit})
-        payload = await self._core.get_json(f"{PATH}?{urlencode(wanted)}")
-        return parse(ImplementationList, payload, "a list of implementations")
-
-    async def _get(self, name: str, version: str | None) -> ImplementationDetails:
-        payload = await self._core.get_json(path_of(PATH, name, version, EXAMPLE))
-        return parse(ImplementationDetails, payload, "an implementation")
-
-    async def _remove(self, name: str, version: str | None) -> None:
-        await self._core.delete_at(path_of(PATH, name, version, EXAMPLE))
-
-    async def _environment(self) -> Environment:
-        payload = await self._core.get_json(f"{PATH}/environment")
-        return parse(Environment, payload, "an environment")
-
-
-class Implementations(_ImplementationsBase):
-    """What benchmark jobs can time: the server's own implementations, and code that users upload.
-
-    mine = gpu.implementations.add("permute", "my_permute.py")
-    job = gpu.jobs.submit("permute", implementations=["warpcall", mine.name], cases=[...])
-    """
-
-    def add(
+    async def add(
         self,
         op: str,
         code: Code,
@@ -111,9 +64,22 @@ class Implementations(_ImplementationsBase):
             Forbidden: the server takes no uploads, or your key's role does not allow them.
             OSError: the file cannot be read.
         """
-        return run_now(self._add(op, code, function, name, private))
+        source = source_of(code)
+        if function is not None and source.function is not None:
+            raise InvalidInput(
+                "function must be absent where the source is given as a function", field="function"
+            )
+        body = {
+            "op": op,
+            "source": source.text,
+            "function": function or source.function,
+            "name": name or (source.name if function is None else None),
+            "private": private,
+        }
+        payload = await self._core.request_json("POST", PATH, given(body), accepted=CREATED)
+        return parse(UploadedImplementation, payload, "an uploaded implementation")
 
-    def list(
+    async def list(
         self,
         *,
         op: str | None = None,
@@ -128,9 +94,11 @@ class Implementations(_ImplementationsBase):
             before: `next` of the previous page.
             limit: on the number of uploads; None means the server's default.
         """
-        return run_now(self._list(op, user, before, limit))
+        wanted = given({"op": op, "user": user, "before": before, "limit": limit})
+        payload = await self._core.get_json(f"{PATH}?{urlencode(wanted)}")
+        return parse(ImplementationList, payload, "a list of implementations")
 
-    def get(self, name: str, version: str | None = None) -> ImplementationDetails:
+    async def get(self, name: str, version: str | None = None) -> ImplementationDetails:
         """An uploaded implementation with its source and its versions.
 
         Args:
@@ -140,9 +108,10 @@ class Implementations(_ImplementationsBase):
         Raises:
             NotFound: there is none, or it is private to another user.
         """
-        return run_now(self._get(name, version))
+        payload = await self._core.get_json(path_of(PATH, name, version, EXAMPLE))
+        return parse(ImplementationDetails, payload, "an implementation")
 
-    def remove(self, name: str, version: str | None = None) -> None:
+    async def remove(self, name: str, version: str | None = None) -> None:
         """Delete an uploaded implementation of yours. What jobs have measured is kept.
 
         Args:
@@ -153,47 +122,23 @@ class Implementations(_ImplementationsBase):
             NotFound: there is none, or it is private to another user.
             Forbidden: it belongs to another user.
         """
-        run_now(self._remove(name, version))
-
-    def environment(self) -> Environment:
-        """What uploaded source may use: versions, tools, packages, and limits."""
-        return run_now(self._environment())
-
-
-class AsyncImplementations(_ImplementationsBase):
-    """`Implementations` for `AsyncClient`; its methods are awaited."""
-
-    async def add(
-        self,
-        op: str,
-        code: Code,
-        *,
-        function: str | None = None,
-        name: str | None = None,
-        private: bool | None = None,
-    ) -> UploadedImplementation:
-        """As `Implementations.add`, awaited."""
-        return await self._add(op, code, function, name, private)
-
-    async def list(
-        self,
-        *,
-        op: str | None = None,
-        user: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> ImplementationList:
-        """As `Implementations.list`, awaited."""
-        return await self._list(op, user, before, limit)
-
-    async def get(self, name: str, version: str | None = None) -> ImplementationDetails:
-        """As `Implementations.get`, awaited."""
-        return await self._get(name, version)
-
-    async def remove(self, name: str, version: str | None = None) -> None:
-        """As `Implementations.remove`, awaited."""
-        await self._remove(name, version)
+        await self._core.delete_at(path_of(PATH, name, version, EXAMPLE))
 
     async def environment(self) -> Environment:
-        """As `Implementations.environment`, awaited."""
-        return await self._environment()
+        """What uploaded source may use: versions, tools, packages, and limits."""
+        payload = await self._core.get_json(f"{PATH}/environment")
+        return parse(Environment, payload, "an environment")
+
+
+class Implementations(ClientPart):
+    """What benchmark jobs can time: the server's own implementations, and code that users upload.
+
+    mine = gpu.implementations.add("permute", "my_permute.py")
+    job = gpu.jobs.submit("permute", implementations=["warpcall", mine.name], cases=[...])
+    """
+
+    add = blocking(AsyncImplementations.add)
+    list = blocking(AsyncImplementations.list)
+    get = blocking(AsyncImplementations.get)
+    remove = blocking(AsyncImplementations.remove)
+    environment = blocking(AsyncImplementations.environment)

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from warpcall import wire
-from warpcall._blocking import each_now, run_now
+from warpcall._blocking import blocking, each_now, run_now
 from warpcall._core import Core
 from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact, artefacts_at
 from warpcall._jobs.events import events, quiet_s
@@ -78,18 +78,37 @@ class JobHandle(JobInfo):
             details_from(await self._core.request_json("POST", path_of(self.id, "/cancel")))
         )
 
-    async def _progress(self) -> JobProgress:
-        payload = await self._core.get_json(path_of(self.id, "/progress"))
-        return parse(JobProgress, payload, "the progress of a job")
-
-    async def _share(self, other: str | None, expires_s: float | None) -> NewShare:
-        return await new_share(self._core, self.id, other, expires_s)
-
     async def _set_private(self, private: bool) -> None:
         payload = await self._core.request_json("PATCH", path_of(self.id), {"private": private})
         self._update(details_from(payload))
 
-    async def _wait(self, timeout_s: float | None) -> Results:
+    def _events(self, after: int, deadline: float | None) -> AsyncGenerator[JobEvent, None]:
+        return events(self._core, path_of(self.id, "/events"), after, deadline, self._name)
+
+
+class AsyncJob(JobHandle):
+    """`Job` for `AsyncClient`; its methods are awaited."""
+
+    async def refresh(self) -> AsyncJob:
+        """As `Job.refresh`, awaited."""
+        await self._refresh()
+        return self
+
+    async def wait(self, timeout_s: float | None = None) -> Results:
+        """Wait until the job has ended, and return its results.
+
+        A progress bar is shown on a terminal and in a notebook, unless the client has
+        `progress=False`. `measurements` of the results has a row for
+        each implementation of each case.
+
+        No error is raised for a job in which only some implementations failed. Its state is
+        "partial", `detail` and the `remarks` of the results name them, and the `status` of their
+        rows says how they failed.
+
+        Raises:
+            JobFailed: the job did not succeed, not even in part; `results` returns what it measured.
+            TimedOut: the job had not ended after `timeout_s` seconds. It continues.
+        """
         deadline = deadline_of(timeout_s)
         bar = Bar(self, self._core.shows_progress)
         try:
@@ -107,55 +126,17 @@ class JobHandle(JobInfo):
         await self._refresh()
         if self.state not in COMPLETED:
             raise JobFailed(self.info)
-        return await self._results(samples=False)
+        return await results_of(self._core, self.id, samples=False)
 
-    def _events(self, after: int, deadline: float | None) -> AsyncGenerator[JobEvent, None]:
-        return events(self._core, path_of(self.id, "/events"), after, deadline, self._name)
+    def events(self, after: int = 0, *, timeout_s: float | None = None) -> AsyncIterator[JobEvent]:
+        """As `Job.events`, for `async for`."""
+        return self._events(after, deadline_of(timeout_s))
 
-    async def _case(self, position: int) -> CaseDetails:
-        if position < 0:
-            raise InvalidInput(f"position must be at least 0, got {position}", field="position")
-        path = path_of(self.id, f"/cases/{position:d}")
-        return parse(CaseDetails, await self._core.get_json(path), "a case")
-
-    async def _results(self, *, samples: bool) -> Results:
+    async def results(self, *, samples: bool = False) -> Results:
+        """What the job has measured so far, with all samples if `samples` is true."""
         return await results_of(self._core, self.id, samples=samples)
 
-
-class Job(JobHandle):
-    """A benchmark job, as `Client.jobs` returns it."""
-
-    def refresh(self) -> Job:
-        """Ask the server for the job's present state, and return this job."""
-        run_now(self._refresh())
-        return self
-
-    def wait(self, timeout_s: float | None = None) -> Results:
-        """Wait until the job has ended, and return its results.
-
-        A progress bar is shown on a terminal and in a notebook, unless the client has
-        `progress=False`. `measurements` of the results has a row for
-        each implementation of each case.
-
-        No error is raised for a job in which only some implementations failed. Its state is
-        "partial", `detail` and the `remarks` of the results name them, and the `status` of their
-        rows says how they failed.
-
-        Raises:
-            JobFailed: the job did not succeed, not even in part; `results` returns what it measured.
-            TimedOut: the job had not ended after `timeout_s` seconds. It continues.
-        """
-        return run_now(self._wait(timeout_s))
-
-    def events(self, after: int = 0, *, timeout_s: float | None = None) -> Iterator[JobEvent]:
-        """Each event of the job above the sequence `after`, as it happens, until the job ends."""
-        return each_now(self._events(after, deadline_of(timeout_s)))
-
-    def results(self, *, samples: bool = False) -> Results:
-        """What the job has measured so far, with all samples if `samples` is true."""
-        return run_now(self._results(samples=samples))
-
-    def case(self, position: int) -> CaseDetails:
+    async def case(self, position: int) -> CaseDetails:
         """One case that the job has measured, with its rows and all samples.
 
         Args:
@@ -164,20 +145,21 @@ class Job(JobHandle):
         Raises:
             NotFound: the job has no such case, or has not measured it.
         """
-        return run_now(self._case(position))
+        if position < 0:
+            raise InvalidInput(f"position must be at least 0, got {position}", field="position")
+        path = path_of(self.id, f"/cases/{position:d}")
+        return parse(CaseDetails, await self._core.get_json(path), "a case")
 
-    def artefacts(self) -> list[JobArtefact]:
-        """The files that belong to the job, such as profiles, and why some could not be stored.
+    async def artefacts(self) -> list[AsyncJobArtefact]:
+        """As `Job.artefacts`, awaited."""
+        return await artefacts_at(self._core, path_of(self.id, ARTEFACTS), AsyncJobArtefact)
 
-        Each has the fields of `warpcall.artefacts.Artefact`, and a method `download(path)`.
-        """
-        return run_now(artefacts_at(self._core, path_of(self.id, ARTEFACTS), JobArtefact))
-
-    def progress(self) -> JobProgress:
+    async def progress(self) -> JobProgress:
         """Where the time of the job went, and what it does now."""
-        return run_now(self._progress())
+        payload = await self._core.get_json(path_of(self.id, "/progress"))
+        return parse(JobProgress, payload, "the progress of a job")
 
-    def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
+    async def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
         """A new link with which people without a key read this job.
 
         Args:
@@ -188,7 +170,37 @@ class Job(JobHandle):
             Forbidden: one of the jobs belongs to another user, and the caller is no administrator.
             InvalidInput: one of the jobs is private.
         """
-        return run_now(self._share(other, expires_s))
+        return await new_share(self._core, self.id, other, expires_s)
+
+    async def set_private(self, private: bool = True) -> AsyncJob:
+        """As `Job.set_private`, awaited."""
+        await self._set_private(private)
+        return self
+
+    async def cancel(self) -> AsyncJob:
+        """As `Job.cancel`, awaited."""
+        await self._cancel()
+        return self
+
+
+class Job(JobHandle):
+    """A benchmark job, as `Client.jobs` returns it."""
+
+    def refresh(self) -> Job:
+        """Ask the server for the job's present state, and return this job."""
+        run_now(self._refresh())
+        return self
+
+    def events(self, after: int = 0, *, timeout_s: float | None = None) -> Iterator[JobEvent]:
+        """Each event of the job above the sequence `after`, as it happens, until the job ends."""
+        return each_now(self._events(after, deadline_of(timeout_s)))
+
+    def artefacts(self) -> list[JobArtefact]:
+        """The files that belong to the job, such as profiles, and why some could not be stored.
+
+        Each has the fields of `warpcall.artefacts.Artefact`, and a method `download(path)`.
+        """
+        return run_now(artefacts_at(self._core, path_of(self.id, ARTEFACTS), JobArtefact))
 
     def set_private(self, private: bool = True) -> Job:
         """Let only the job's user and administrators read it, or with False all users.
@@ -208,52 +220,11 @@ class Job(JobHandle):
         run_now(self._cancel())
         return self
 
-
-class AsyncJob(JobHandle):
-    """`Job` for `AsyncClient`; its methods are awaited."""
-
-    async def refresh(self) -> AsyncJob:
-        """As `Job.refresh`, awaited."""
-        await self._refresh()
-        return self
-
-    async def wait(self, timeout_s: float | None = None) -> Results:
-        """As `Job.wait`, awaited."""
-        return await self._wait(timeout_s)
-
-    def events(self, after: int = 0, *, timeout_s: float | None = None) -> AsyncIterator[JobEvent]:
-        """As `Job.events`, for `async for`."""
-        return self._events(after, deadline_of(timeout_s))
-
-    async def results(self, *, samples: bool = False) -> Results:
-        """As `Job.results`, awaited."""
-        return await self._results(samples=samples)
-
-    async def case(self, position: int) -> CaseDetails:
-        """As `Job.case`, awaited."""
-        return await self._case(position)
-
-    async def artefacts(self) -> list[AsyncJobArtefact]:
-        """As `Job.artefacts`, awaited."""
-        return await artefacts_at(self._core, path_of(self.id, ARTEFACTS), AsyncJobArtefact)
-
-    async def progress(self) -> JobProgress:
-        """As `Job.progress`, awaited."""
-        return await self._progress()
-
-    async def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
-        """As `Job.share`, awaited."""
-        return await self._share(other, expires_s)
-
-    async def set_private(self, private: bool = True) -> AsyncJob:
-        """As `Job.set_private`, awaited."""
-        await self._set_private(private)
-        return self
-
-    async def cancel(self) -> AsyncJob:
-        """As `Job.cancel`, awaited."""
-        await self._cancel()
-        return self
+    wait = blocking(AsyncJob.wait)
+    results = blocking(AsyncJob.results)
+    case = blocking(AsyncJob.case)
+    progress = blocking(AsyncJob.progress)
+    share = blocking(AsyncJob.share)
 
 
 def details_from(payload: Any) -> JobDetails:

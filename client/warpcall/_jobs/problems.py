@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from warpcall import wire
-from warpcall._blocking import run_now
-from warpcall._core import Core
+from warpcall._blocking import blocking
+from warpcall._core import ClientPart
 from warpcall._jobs.client import CREATED, given
 from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
@@ -17,38 +17,10 @@ PATH = wire.PROBLEMS_PATH
 EXAMPLE = "ann/row-norm"
 
 
-class _ProblemsBase:
-    """The requests of `Problems` and of `AsyncProblems`."""
+class AsyncProblems(ClientPart):
+    """`Problems` for `AsyncClient`; its methods are awaited."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def _add(self, code: Code, name: str | None, private: bool | None) -> UploadedProblem:
-        body = given({"source": source_of(code).text, "name": name, "private": private})
-        payload = await self._core.request_json("POST", PATH, body, accepted=CREATED)
-        return parse(UploadedProblem, payload, "an uploaded problem")
-
-    async def _list(self, user: str | None, before: str | None, limit: int | None) -> ProblemList:
-        wanted = given({"user": user, "before": before, "limit": limit})
-        payload = await self._core.get_json(f"{PATH}?{urlencode(wanted)}")
-        return parse(ProblemList, payload, "a list of problems")
-
-    async def _get(self, name: str, version: str | None) -> ProblemDetails:
-        payload = await self._core.get_json(path_of(PATH, name, version, EXAMPLE))
-        return parse(ProblemDetails, payload, "a problem")
-
-    async def _remove(self, name: str, version: str | None) -> None:
-        await self._core.delete_at(path_of(PATH, name, version, EXAMPLE))
-
-
-class Problems(_ProblemsBase):
-    """Ops that users declare themselves. Jobs measure them like the ops of the server.
-
-    mine = gpu.problems.add("row_norm.py")
-    job = gpu.jobs.submit(mine.name, sweep={"sizes": {"rows": [4096], "columns": [1000, 1024]}})
-    """
-
-    def add(
+    async def add(
         self, code: Code, *, name: str | None = None, private: bool | None = None
     ) -> UploadedProblem:
         """Upload a problem, as the latest version of its name.
@@ -73,9 +45,11 @@ class Problems(_ProblemsBase):
             Forbidden: the server takes no uploads, or your key's role does not allow them.
             OSError: the file cannot be read.
         """
-        return run_now(self._add(code, name, private))
+        body = given({"source": source_of(code).text, "name": name, "private": private})
+        payload = await self._core.request_json("POST", PATH, body, accepted=CREATED)
+        return parse(UploadedProblem, payload, "an uploaded problem")
 
-    def list(
+    async def list(
         self, *, user: str | None = None, before: str | None = None, limit: int | None = None
     ) -> ProblemList:
         """The latest version of each problem that you may read.
@@ -85,9 +59,11 @@ class Problems(_ProblemsBase):
             before: `next` of the previous page.
             limit: on the number of problems; None means the server's default.
         """
-        return run_now(self._list(user, before, limit))
+        wanted = given({"user": user, "before": before, "limit": limit})
+        payload = await self._core.get_json(f"{PATH}?{urlencode(wanted)}")
+        return parse(ProblemList, payload, "a list of problems")
 
-    def get(self, name: str, version: str | None = None) -> ProblemDetails:
+    async def get(self, name: str, version: str | None = None) -> ProblemDetails:
         """A problem with its source, its declaration and its versions.
 
         Args:
@@ -97,9 +73,10 @@ class Problems(_ProblemsBase):
         Raises:
             NotFound: there is none, or it is private to another user.
         """
-        return run_now(self._get(name, version))
+        payload = await self._core.get_json(path_of(PATH, name, version, EXAMPLE))
+        return parse(ProblemDetails, payload, "a problem")
 
-    def remove(self, name: str, version: str | None = None) -> None:
+    async def remove(self, name: str, version: str | None = None) -> None:
         """Delete a problem of yours. What jobs have measured and its implementations are kept.
 
         Args:
@@ -110,28 +87,17 @@ class Problems(_ProblemsBase):
             NotFound: there is none, or it is private to another user.
             Forbidden: it belongs to another user.
         """
-        run_now(self._remove(name, version))
+        await self._core.delete_at(path_of(PATH, name, version, EXAMPLE))
 
 
-class AsyncProblems(_ProblemsBase):
-    """`Problems` for `AsyncClient`; its methods are awaited."""
+class Problems(ClientPart):
+    """Ops that users declare themselves. Jobs measure them like the ops of the server.
 
-    async def add(
-        self, code: Code, *, name: str | None = None, private: bool | None = None
-    ) -> UploadedProblem:
-        """As `Problems.add`, awaited."""
-        return await self._add(code, name, private)
+    mine = gpu.problems.add("row_norm.py")
+    job = gpu.jobs.submit(mine.name, sweep={"sizes": {"rows": [4096], "columns": [1000, 1024]}})
+    """
 
-    async def list(
-        self, *, user: str | None = None, before: str | None = None, limit: int | None = None
-    ) -> ProblemList:
-        """As `Problems.list`, awaited."""
-        return await self._list(user, before, limit)
-
-    async def get(self, name: str, version: str | None = None) -> ProblemDetails:
-        """As `Problems.get`, awaited."""
-        return await self._get(name, version)
-
-    async def remove(self, name: str, version: str | None = None) -> None:
-        """As `Problems.remove`, awaited."""
-        await self._remove(name, version)
+    add = blocking(AsyncProblems.add)
+    list = blocking(AsyncProblems.list)
+    get = blocking(AsyncProblems.get)
+    remove = blocking(AsyncProblems.remove)

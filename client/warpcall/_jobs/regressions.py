@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from warpcall._blocking import run_now
+from warpcall._blocking import blocking
 from warpcall._jobs.client import AsyncJobs, Jobs, requested
 from warpcall._jobs.job import details_from, path_of
 from warpcall.errors import InvalidInput
@@ -34,7 +34,7 @@ class _RegressionsBase:
     """The requests of `Regressions` and of `AsyncRegressions`."""
 
     def __init__(self, jobs: Jobs | AsyncJobs) -> None:
-        self._jobs = jobs
+        self._jobs = AsyncJobs(jobs._core)  # over the transport of these jobs
 
     async def _check(
         self,
@@ -101,7 +101,7 @@ class _RegressionsBase:
 
         async def judged(wanted: JobRequest) -> tuple[Results, Regression]:
             results = await self._measure(wanted)
-            found.append(await self._jobs._compare(stored.id, results.id))
+            found.append(await self._jobs.compare(stored.id, results.id))
             device = (results.fingerprint or {}).get("device")
             return results, judge_stored(found, request.op, head, device, allowed)
 
@@ -111,21 +111,14 @@ class _RegressionsBase:
         return await _until_decided(judged, replace(request, implementations=[head]), has_margin)
 
     async def _measure(self, request: JobRequest) -> Results:
-        job = await self._jobs._submit(request, None)
-        return await job._wait(None)
+        job = await self._jobs.submit(request)
+        return await job.wait()
 
 
-class Regressions(_RegressionsBase):
-    """Checks whether one implementation is slower than another.
+class AsyncRegressions(_RegressionsBase):
+    """`Regressions` for `AsyncClient`; its methods are awaited."""
 
-    check = gpu.regressions.check(
-        "permute", base="ann/old", head="ann/new",
-        sweep={"shapes": [[4096, 4096]], "dtypes": ["bf16"], "params": {"dims": [[1, 0]]}},
-    )
-    print(check.outcome, check.sentence)
-    """
-
-    def check(
+    async def check(
         self,
         op: str | JobRequest,
         *,
@@ -151,24 +144,20 @@ class Regressions(_RegressionsBase):
             InvalidInput: it cannot be measured; `field` names the reason.
             JobFailed: a job did not succeed.
         """
-        return run_now(self._check(requested(op, options), base, head, baseline, allowed))
-
-
-class AsyncRegressions(_RegressionsBase):
-    """`Regressions` for `AsyncClient`; its methods are awaited."""
-
-    async def check(
-        self,
-        op: str | JobRequest,
-        *,
-        base: str | None = None,
-        head: str | None = None,
-        baseline: str | None = None,
-        allowed: float = ALLOWED,
-        **options: Unpack[JobOptions],
-    ) -> Regression:
-        """As `Regressions.check`, awaited."""
         return await self._check(requested(op, options), base, head, baseline, allowed)
+
+
+class Regressions(_RegressionsBase):
+    """Checks whether one implementation is slower than another.
+
+    check = gpu.regressions.check(
+        "permute", base="ann/old", head="ann/new",
+        sweep={"shapes": [[4096, 4096]], "dtypes": ["bf16"], "params": {"dims": [[1, 0]]}},
+    )
+    print(check.outcome, check.sentence)
+    """
+
+    check = blocking(AsyncRegressions.check)
 
 
 async def _until_decided(

@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import warpcall
 from tests.client.scripted import ScriptedServer, well
 from warpcall import AsyncClient, AsyncProgram, Client, InvalidInput, JobRequest, Program
-from warpcall._client import BaseClient
+from warpcall._base_client import BaseClient
 from warpcall._tensors import BaseStoredTensor
 from warpcall.dtypes import DTYPES, dtype_code
 from warpcall.jobs.results import History, HistoryPoint, Measurement, Results
@@ -166,6 +166,8 @@ def test_all_types_of_requests_and_results_are_dataclasses() -> None:
         ("gpu.jobs.sub", "submit"),
         ("gpu.o", "ops"),
         ("gpu.permute(", "dims="),
+        ("gpu.explain(", "texts="),
+        ("gpu.jobs.board(", "device="),
         ("warpcall.JobRequest(", "precision="),
     ],
 )

@@ -13,8 +13,10 @@ import numpy.typing as npt
 import torch
 
 from warpcall import (
+    Answer,
     AsyncClient,
     Client,
+    CompileReport,
     Job,
     JobPreview,
     JobRequest,
@@ -35,6 +37,14 @@ def arrays_come_back_as_they_went(gpu: Client, x: Array, t: torch.Tensor) -> Non
     assert_type(gpu.conv_backward(x, x, x), tuple[Array, Array, Array | None])
     inputs = {"x": x}
     gpu.run("permute", **inputs, dims=(1, 0))
+
+
+def methods_that_are_derived_have_the_types_of_the_awaited_ones(gpu: Client, x: Array) -> None:
+    assert_type(gpu.call("permute", {"x": x}, {"dims": [1, 0]}), Answer[Array])
+    assert_type(gpu.explain("permute", {"shape": [2, 2]}, gpu="sm_80"), CompileReport)
+    assert_type(gpu.close(), None)
+    assert_type(gpu.jobs.export("j1", form="json"), bytes)
+    assert_type(gpu.jobs.preview("permute", precision="quick"), JobPreview)
 
 
 async def awaited_calls_have_the_same_types(gpu: AsyncClient, t: torch.Tensor) -> None:
@@ -67,5 +77,9 @@ def what_is_wrong_is_found(gpu: Client, x: Array) -> None:
     JobRequest("permute", precision="fast")  # type: ignore[arg-type]
     JobRequest("permute", "quick")  # type: ignore[call-arg]
     gpu.jobs.export("j1", "xlsx")  # type: ignore[arg-type]
+    gpu.jobs.history()  # type: ignore[call-arg]
+    gpu.jobs.board("permute", case=1)  # type: ignore[arg-type]
+    gpu.problems.get("ann/row-norm", verson="1")  # type: ignore[call-arg]
+    gpu.monitors.add("permute", every_s="1h")  # type: ignore[arg-type]
     gpu.jobs.list(state="done")  # type: ignore[arg-type]
     Client(timeout="5")  # type: ignore[call-arg]
