@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -252,6 +253,17 @@ def test_importing_it_does_not_bring_torch_in(module: str) -> None:
     )
 
     assert done.stdout == "none\n"
+
+
+def test_a_public_class_name_stands_once_in_the_client() -> None:
+    names = Counter(
+        node.name
+        for file in sources("warpcall")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_tests_of_the_application_start_no_process() -> None:
