@@ -24,7 +24,7 @@ from warpcall.errors import NodeGone, NotFound, OnOtherNode, Problem, sizes
 from warpcall_service.artefacts import database
 from warpcall_service.artefacts.files import ArtefactFiles
 from warpcall_service.artefacts.tables import ArtefactRow
-from warpcall_service.auth.locks import lock_user
+from warpcall_service.auth.users import lock_user
 from warpcall_service.jobs.tables import Job
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.settings import Settings

@@ -6,8 +6,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpcall_service.jobs.tables import Job
-from warpcall_service.nodes.tables import NODE_ID_LENGTH
-from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
+from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, NODE_ID_LENGTH, Base
 
 FILE_LENGTH = 32
 

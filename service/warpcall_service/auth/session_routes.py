@@ -23,10 +23,10 @@ from warpcall_service.formats.form import PLAIN, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import Schema, problem_responses
+from warpcall_service.http.route_io import MAX_NEXT, local_path
 from warpcall_service.settings import Settings
 
 MAX_FORM_BYTES = 8192
-MAX_NEXT = 2000  # characters of the path to which a browser goes after it has logged in
 LOG_IN_FORM = {
     "required": True,
     "content": {
@@ -133,16 +133,6 @@ def sessions_of(settings: Settings, account_sync: AccountSync) -> APIRouter:
         return go_to("login", session_tokens.set_cookie(request.scope, "", 0))
 
     return router
-
-
-def local_path(text: str) -> str:
-    """The path of this server in `text`, or "/" if a browser could take it for another host.
-
-    Browsers read a backslash as a slash, and leave out control characters.
-    """
-    is_path = text.startswith("/") and not text.startswith("//") and len(text) <= MAX_NEXT
-    is_plain = all("!" <= character <= "~" and character != "\\" for character in text)
-    return text if is_path and is_plain else "/"
 
 
 def _exchange_of(request: Request) -> Exchange:

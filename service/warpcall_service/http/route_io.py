@@ -13,6 +13,8 @@ from warpcall.errors import TooLarge
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import ClientWatchdog
 
+MAX_NEXT = 2000  # characters of the path to which a browser goes after it has logged in
+
 
 class RouteIO:
     """ASGI's receive and send of one request. `watchdog` runs while they wait for the client."""
@@ -88,3 +90,13 @@ def prefixed(scope: Scope) -> Scope:
     """
     root: str = scope["root_path"]
     return {**scope, "path": root + scope["path"]} if root else scope
+
+
+def local_path(text: str) -> str:
+    """The path of this server in `text`, or "/" if a browser could take it for another host.
+
+    Browsers read a backslash as a slash, and leave out control characters.
+    """
+    is_path = text.startswith("/") and not text.startswith("//") and len(text) <= MAX_NEXT
+    is_plain = all("!" <= character <= "~" and character != "\\" for character in text)
+    return text if is_path and is_plain else "/"

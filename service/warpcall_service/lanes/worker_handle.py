@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -21,22 +20,12 @@ from warpcall_service.lanes.messages import (
     Hello,
     read_frame_async,
 )
-from warpcall_service.processes.spawn import StartProcess, signal_name
+from warpcall_service.processes.spawn import StartProcess, signal_name, torch_environment
 from warpcall_service.settings import Settings
 
 MODULE = "warpcall_service.worker.main"
 END_TIMEOUT_S = 5.0  # between the request to end and the kill
 MAX_FREED = 1000  # tensors in one packet
-
-# glibc keeps the memory of the references' temporaries in the heap for the next call, because fresh
-# pages cost as much as computing on them. Free memory above M_TRIM_THRESHOLD returns to the system.
-ENVIRONMENT = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
-    "MALLOC_TOP_PAD_": str(16 << 20),
-    "MALLOC_ARENA_MAX": "2",
-    "OMP_WAIT_POLICY": "passive",  # idle threads must not spin on the CPUs that serve HTTP
-}
 
 
 class WorkerLost(Exception):
@@ -369,8 +358,3 @@ def _warming(what: str, done: int, count: int) -> str:
     if not what:
         return ""
     return f"warming {done:,} of {count:,} kernels" if count else "warming, listing the kernels"
-
-
-def torch_environment() -> dict[str, str]:
-    """ENVIRONMENT, in which what the operator has set takes precedence."""
-    return {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}

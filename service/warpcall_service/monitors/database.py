@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import Forbidden, NotFound, TooLarge
-from warpcall_service.auth.locks import lock_user
+from warpcall_service.auth.users import lock_user
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest, without_version

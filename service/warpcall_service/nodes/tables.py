@@ -5,9 +5,8 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpcall_service.store.schema import Base
+from warpcall_service.store.schema import NODE_ID_LENGTH, Base
 
-NODE_ID_LENGTH = 16
 HOST_LENGTH = 255
 
 

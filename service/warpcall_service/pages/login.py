@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Scope
 
 from warpcall.errors import Problem, Unauthorized
-from warpcall_service.auth.session_routes import local_path
 from warpcall_service.http.problems import Headers
+from warpcall_service.http.route_io import local_path
 from warpcall_service.pages.view import View, page, render, wants_page
 
 # Why a log-in failed, by the word in the query of the page.

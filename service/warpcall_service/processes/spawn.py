@@ -19,6 +19,16 @@ SO_PASSRIGHTS = 83  # as in Linux on x86 and Arm
 
 NOTHING: Mapping[str, Any] = {}
 
+# glibc keeps the memory of the references' temporaries in the heap for the next call, because fresh
+# pages cost as much as computing on them. Free memory above M_TRIM_THRESHOLD returns to the system.
+TORCH_ENVIRONMENT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+    "MALLOC_ARENA_MAX": "2",
+    "OMP_WAIT_POLICY": "passive",  # idle threads must not spin on the CPUs that serve HTTP
+}
+
 
 class Process(Protocol):
     """What the server needs of a process that it started; see `ChildProcess`."""
@@ -153,3 +163,8 @@ def signal_name(number: int) -> str:
 def without_settings() -> dict[str, str]:
     """This environment without our settings, so that a child process has no passwords."""
     return {k: v for k, v in os.environ.items() if not k.upper().startswith("WARPCALL_")}
+
+
+def torch_environment() -> dict[str, str]:
+    """TORCH_ENVIRONMENT, in which what the operator has set takes precedence."""
+    return {name: os.environ.get(name, value) for name, value in TORCH_ENVIRONMENT.items()}

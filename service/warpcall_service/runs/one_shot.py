@@ -9,8 +9,7 @@ import secrets
 import socket
 
 from warpcall_service.lanes.messages import LENGTH
-from warpcall_service.lanes.worker_handle import torch_environment
-from warpcall_service.processes.spawn import ChildProcess, refuse_descriptors
+from warpcall_service.processes.spawn import ChildProcess, refuse_descriptors, torch_environment
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes

@@ -15,9 +15,8 @@ from typing import Any
 from warpcall.jobs import ExitClass
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello, frame
-from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.child_log import ChildLog
-from warpcall_service.processes.spawn import ChildProcess, signal_name
+from warpcall_service.processes.spawn import ChildProcess, signal_name, torch_environment
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.events import (
     CaseMeasured,

@@ -18,8 +18,7 @@ from typing import TypedDict
 
 from warpcall.errors import Forbidden, Unavailable
 from warpcall_service.lanes.messages import Hello
-from warpcall_service.lanes.worker_handle import torch_environment
-from warpcall_service.processes.spawn import ChildProcess
+from warpcall_service.processes.spawn import ChildProcess, torch_environment
 from warpcall_service.runs.account import USER_SYSCTLS
 from warpcall_service.runs.messages import Launch
 from warpcall_service.runs.sandboxed import CannotStart

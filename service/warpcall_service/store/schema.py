@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy.orm import DeclarativeBase
 
 NAME_LENGTH = 64
+NODE_ID_LENGTH = 16
 CODE_LENGTH = 160  # of the name of an op or an implementation, which may begin with a user's name
 
 

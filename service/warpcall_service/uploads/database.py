@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
-from warpcall_service.auth.locks import lock_user
+from warpcall_service.auth.users import lock_user
 from warpcall_service.identity import LOCAL, Caller
 from warpcall_service.jobs.tables import Job
 from warpcall_service.store.times import now_ms

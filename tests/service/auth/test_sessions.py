@@ -20,8 +20,8 @@ from tests.service.auth.browsers import (
 )
 from tests.service.requests import log_of, problem_of, well
 from warpcall_service.auth import session_tokens
-from warpcall_service.auth.session_routes import local_path
 from warpcall_service.auth.session_tokens import cookie_name, set_cookie
+from warpcall_service.http.route_io import local_path
 
 pytestmark = pytest.mark.slow
 
