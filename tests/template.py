@@ -152,6 +152,7 @@ def template(fd: int) -> None:
     import warpcall_service.programs.upload_check
     import warpcall_service.programs.uploaded
     import warpcall_service.runs.reaper
+    import warpcall_service.services
     import warpcall_service.startup.serving
     import warpcall_service.supervisor.supervisor
     import warpcall_service.worker.main

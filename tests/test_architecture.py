@@ -23,9 +23,9 @@ MAY_IMPORT = {
     "warpcall_kernels": {"warpcall_kernels"},
     "warpcall_service": {"warpcall", "warpcall_kernels", "warpcall_service"},
 }
-# The folders and modules of the service, each with all that it may import from the service.
-# The order is that of this list: a module imports only what stands before it.
-ORDER = (
+# The folders and modules of the service: those of the serving core, and those of the benchmark
+# platform, which is an extension of the core. A module imports only what stands before it.
+CORE = (
     "text",
     "server_settings",
     "settings",
@@ -38,17 +38,27 @@ ORDER = (
     "lanes",
     "formats",
     "nodes",
-    "runs",
-    "peers",
-    "profilers",
+    "extension",
     "devices",
-    "programs",
     "worker",
     "auth",
     "calls",
     "oip",
+    "api",
+    "gateway",
+    "app",
+    "startup",
+    "server",
+    "supervisor",
+    "cli",
+)
+PLATFORM = (
     "compressed",
     "streamed",
+    "runs",
+    "peers",
+    "profilers",
+    "programs",
     "uploads",
     "artefacts",
     "jobs",
@@ -59,14 +69,53 @@ ORDER = (
     "drawing",
     "pages",
     "forms",
-    "api",
-    "gateway",
-    "app",
-    "startup",
-    "server",
-    "supervisor",
-    "cli",
+    "services",
+    "bench_extension",
 )
+# All modules of the core that the platform imports. What it uses of a running server is in `Core`.
+INTERFACE = {
+    "auth.sessions",
+    "auth.tables",
+    "auth.usage",
+    "auth.users",
+    "devices.tensors",
+    "extension",
+    "formats.flat_json",
+    "formats.form",
+    "formats.json_body",
+    "formats.json_structure",
+    "formats.media_types",
+    "formats.npy",
+    "formats.params",
+    "formats.payloads",
+    "http.caller",
+    "http.exchange",
+    "http.openapi_parts",
+    "http.problems",
+    "http.route_io",
+    "identity",
+    "lanes.activity",
+    "lanes.device_lease",
+    "lanes.device_reading",
+    "lanes.fair_semaphore",
+    "lanes.messages",
+    "lanes.status",
+    "lanes.user_admission",
+    "nodes.registry",
+    "nodes.server_identity",
+    "processes.child",
+    "processes.child_log",
+    "processes.imports",
+    "processes.spawn",
+    "processes.temporary",
+    "settings",
+    "store.database",
+    "store.ids",
+    "store.schema",
+    "store.threads",
+    "store.times",
+    "text",
+}
 MAY_IMPORT_TORCH = {
     "devices",
     "programs",
@@ -116,7 +165,8 @@ def test_only_folders_that_run_beside_a_device_import_kernels_or_torch() -> None
     assert heavy == MAY_IMPORT_TORCH
 
 
-def test_folders_of_the_service_import_in_one_order() -> None:
+@pytest.mark.parametrize("order", [CORE, PLATFORM], ids=["core", "platform"])
+def test_folders_of_the_service_import_in_one_order(order: tuple[str, ...]) -> None:
     package = PACKAGES["warpcall_service"]
     used = {
         (part_of(file.relative_to(package)), target)
@@ -124,12 +174,46 @@ def test_folders_of_the_service_import_in_one_order() -> None:
         for target in parts_imported(file)
     }
 
-    assert {part for arrow in used for part in arrow} <= set(ORDER)
+    assert {part for arrow in used for part in arrow} <= {*CORE, *PLATFORM}
     assert [
         f"{part} imports {target}"
         for part, target in sorted(used)
-        if ORDER.index(target) > ORDER.index(part)
+        if part in order and target in order and order.index(target) > order.index(part)
     ] == []
+
+
+def test_the_core_imports_nothing_of_the_platform() -> None:
+    """Imports in functions and for types count as well."""
+    wrong = [
+        f"{file.name} imports {module}"
+        for file in sources_of(CORE)
+        for module in modules_imported(file)
+        if module.split(".")[1] in PLATFORM
+    ]
+
+    assert wrong == []
+
+
+def test_the_core_names_the_platform_once() -> None:
+    names = [
+        f"{file.name}: {line.strip()}"
+        for file in sources_of(CORE)
+        for line in file.read_text().splitlines()
+        if "bench_extension" in line
+    ]
+
+    assert len(names) == 1, names
+
+
+def test_the_platform_imports_only_the_interface_of_the_core() -> None:
+    used = {
+        module
+        for file in sources_of(PLATFORM)
+        for module in modules_imported(file)
+        if module.startswith("warpcall_service.") and module.split(".")[1] not in PLATFORM
+    }
+
+    assert used == {f"warpcall_service.{module}" for module in INTERFACE}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -296,6 +380,14 @@ def sources(package: str) -> list[Path]:
     found = sorted(PACKAGES[package].glob("**/*.py"))
     assert found
     return found
+
+
+def sources_of(parts: tuple[str, ...]) -> list[Path]:
+    """The modules of the service in these folders, and those directly in its package."""
+    package = PACKAGES["warpcall_service"]
+    return [
+        file for file in sources("warpcall_service") if part_of(file.relative_to(package)) in parts
+    ]
 
 
 def imported(file: Path, *, nested: bool = True) -> Iterator[str]:

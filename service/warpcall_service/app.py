@@ -10,7 +10,6 @@ from warpcall import __version__
 from warpcall_service.api import devices, errors, health, install, kernels, me, openapi
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.api.openapi_route import openapi_json
-from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
@@ -21,17 +20,11 @@ from warpcall_service.calls.tensor_calls import TensorCalls
 from warpcall_service.calls.tensor_nodes import TensorNodes
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
-from warpcall_service.compile_reports.routes import compile_reports
-from warpcall_service.compile_reports.service import CompileReports
-from warpcall_service.forms.routes import forms
+from warpcall_service.extension import Parts
 from warpcall_service.gateway import Gateway
 from warpcall_service.http.access_log import Answered, log_request
 from warpcall_service.http.direct_routes import DirectRoutes
-from warpcall_service.jobs import routes as job_routes
-from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.monitors import routes as monitor_routes
-from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes import routes as node_routes
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.oip import routes as oip_routes
@@ -41,18 +34,7 @@ from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
-from warpcall_service.pages.routes import pages
-from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
-from warpcall_service.shares import routes as share_routes
-from warpcall_service.shares.service import ShareService
-from warpcall_service.summaries import routes as summary_routes
-from warpcall_service.summaries.artefact_routes import artefact_routes
-from warpcall_service.uploads import problem_routes
-from warpcall_service.uploads import routes as upload_routes
-from warpcall_service.uploads.checks import Checks
-from warpcall_service.uploads.problems import ProblemService
-from warpcall_service.uploads.service import ImplementationService
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
@@ -61,30 +43,16 @@ def create_app(
     settings: Settings,
     engine: LocalEngine,
     account_sync: AccountSync,
-    job_service: JobService,
-    implementations: ImplementationService,
-    problems: ProblemService,
-    checks: Checks,
-    reports: CompileReports,
-    sandbox: Sandbox,
     membership: Membership,
-    artefacts: Artefacts,
-    monitors: MonitorService,
+    parts: Parts,
     stopping: Callable[[], bool],
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
 
     Args:
         account_sync: has the authenticator of requests, and the counter of usage.
-        job_service: accepts benchmark jobs.
-        implementations: stores and lists what jobs can time.
-        problems: stores and lists ops of users, which jobs can measure.
-        checks: has the metrics of checks of sources.
-        reports: makes compile reports.
-        sandbox: says whether uploaded code can run.
         membership: knows the servers that share the database.
-        artefacts: has the files of jobs.
-        monitors: repeats measurements.
+        parts: what the extension adds.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
@@ -93,31 +61,27 @@ def create_app(
         lambda: [
             *lane_metrics(engine),
             *tensors.metrics(),
-            *job_service.scheduler.metrics(),
-            *checks.metrics(),
+            *parts.metrics(),
             *membership.metrics(),
-            *monitors.metrics(),
-            *artefacts.metrics(),
             *account_sync.metrics(),
             log_metric(),
         ]
     )
     uploads = Uploads(settings, engine)
-    usage_counter = account_sync.usage_counter
+    usage_counter, authenticator = account_sync.usage_counter, account_sync.authenticator
 
     def record(request: Answered, seconds: float) -> None:
         metrics.record_request(request, seconds)
         usage_counter.record(request)
-        log_request(request, seconds)
+        log_request(request, seconds, authenticator.link_folders)
 
-    quick = QuickCalls(settings, engine, account_sync.authenticator, limits, record)
+    quick = QuickCalls(settings, engine, authenticator, limits, record)
     calls = Calls(settings, engine, uploads, quick)
     tensor_calls = TensorCalls(settings, engine, calls, tensors)
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
-    shares = ShareService(job_service, account_sync.authenticator)
     direct = DirectRoutes()
     app = FastAPI(
         title="Warpcall",
@@ -135,17 +99,10 @@ def create_app(
         me.me(settings, engine, limits),
         node_routes.nodes(membership),
         session_routes.sessions_of(settings, account_sync),
-        job_routes.jobs(job_service, stopping),
-        summary_routes.summaries(job_service),
-        artefact_routes(job_service, artefacts),
-        share_routes.shares(shares, job_service),
-        monitor_routes.monitors(monitors),
-        upload_routes.implementations(settings, implementations),
-        problem_routes.problems(settings, problems),
-        compile_reports(settings, reports),
+        *parts.routers,
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
-        health.health(engine, metrics, account_sync, sandbox, stopping),
+        health.health(engine, metrics, account_sync, parts.readiness, stopping),
         oip_routes.routes(
             settings,
             engine,
@@ -154,30 +111,21 @@ def create_app(
             app.version,
             inference,
             direct,
-            lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
+            lambda: stopping() or bool(authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages(engine, job_service, implementations, problems, shares, membership, artefacts),
-        forms(
-            settings,
-            engine,
-            job_service,
-            implementations,
-            problems,
-            account_sync,
-            shares,
-            monitors,
-            reports,
-        ),
     ):
         app.include_router(router)
-    errors.add_handlers(app)
-    app.add_route("/openapi.json", openapi_json(lambda: openapi.describe(app.openapi())))
+    errors.add_handlers(app, parts.problem_page)
+    app.add_route(
+        "/openapi.json", openapi_json(lambda: openapi.describe(app.openapi(), authenticator, parts))
+    )
     return Gateway(
         settings,
         app,
         direct,
-        account_sync.authenticator,
+        authenticator,
         limits,
         record,
+        parts.login_location,
     )

@@ -37,12 +37,15 @@ class Commands(TyperGroup):
         if not self.commands:
             with quick_imports():
                 from warpcall_service.auth import admin_cli
-                from warpcall_service.jobs.drain import drain
+                from warpcall_service.extension import load
                 from warpcall_service.worker import warmup
+
+                found = load()
             commands = typer.Typer(rich_markup_mode=None)
             admin_cli.add_commands(commands)
             commands.command("warm")(warmup.warm)
-            commands.command("drain")(drain)
+            if found is not None:
+                found.add_commands(commands)
             group: Any = typer.main.get_command(commands)
             self.commands.update(group.commands)
 
@@ -93,6 +96,13 @@ def run(
             help="Listen on an address that other machines reach although there are no API keys.",
         ),
     ] = False,
+    calls_only: Annotated[
+        bool,
+        typer.Option(
+            "--calls-only",
+            help="Serve calls only: no benchmark jobs, no uploads and no pages.",
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Do not log a line for each request.")
     ] = False,
@@ -131,6 +141,8 @@ def run(
         given["until"] = _seconds_since_1970(until)
     if insecure:
         given["insecure"] = True
+    if calls_only:
+        given["calls_only"] = True
     given = {name: value for name, value in given.items() if value is not None}
     if context.invoked_subcommand is not None:
         if given or quiet or json_log:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
-from warpcall_service.auth.authenticator import Authenticator, is_open
+from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.own_hosts import OwnHosts
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.same_origin import check_same_origin
@@ -18,10 +18,9 @@ from warpcall_service.formats.params import check_count
 from warpcall_service.http.access_log import Answered
 from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.http.exchange import ClientGone, Exchange
-from warpcall_service.http.problems import Internal
+from warpcall_service.http.problems import Headers, Internal
 from warpcall_service.http.route_io import RouteIO, prefixed
 from warpcall_service.http.watchdog import ClientWatchdog
-from warpcall_service.pages.login import login_location, redirect_headers
 from warpcall_service.settings import Settings
 
 log = logging.getLogger("warpcall")
@@ -44,6 +43,7 @@ class Gateway:
         authenticator: Authenticator,
         limits: Limits,
         record: Callable[[Answered, float], None],
+        login_location: Callable[[Scope, Problem], str | None],
     ) -> None:
         self._root_path = settings.root_path or ""
         self._timeout_s = settings.body_timeout_s
@@ -54,6 +54,7 @@ class Gateway:
         self._own_hosts = OwnHosts(settings)
         self._record_request = record
         self._limits = limits
+        self._login_location = login_location
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -67,11 +68,11 @@ class Gateway:
             problem = await self._handle(exchange, watchdog)
             if problem is not None:
                 watchdog.begin_refusal()
-                location = login_location(exchange.scope, problem)
+                location = self._login_location(exchange.scope, problem)
                 if location is None:
                     await exchange.refuse(problem)
                 else:
-                    await exchange.respond(303, redirect_headers(location), b"")
+                    await exchange.respond(303, _redirect_headers(location), b"")
         except ClientGone:
             exchange.abandon()
         except asyncio.CancelledError:  # a second time, while the first problem was being sent
@@ -110,7 +111,9 @@ class Gateway:
         return None
 
     async def _run_limited(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
-        if is_open(exchange.scope["path"]):  # probes have no user, and no limits
+        if self._authenticator.is_open(
+            exchange.scope["path"]
+        ):  # probes have no user, and no limits
             await self._serve(exchange, watchdog)
             return
         account = self._limits.acquire(exchange.caller.name, exchange.began)
@@ -132,3 +135,12 @@ class Gateway:
 
     def _record(self, exchange: Exchange) -> None:
         self._record_request(exchange, time.monotonic() - exchange.began)
+
+
+def _redirect_headers(location: str) -> Headers:
+    """The headers of a response that sends a browser elsewhere with a GET."""
+    return [
+        (b"location", location.encode("ascii")),
+        (b"cache-control", b"no-store"),
+        (b"content-length", b"0"),
+    ]

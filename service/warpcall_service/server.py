@@ -84,8 +84,10 @@ async def _serve(
     parts: list[Any] = []
     if not await stop.or_done(_start(settings, engine, parts)):
         return
-    serving, store, keys = parts
-    await serving.serve_lanes(settings, engine, listener, unix_listener, store, keys, stop, place)
+    serving, extension, store, keys = parts
+    await serving.serve_lanes(
+        settings, engine, listener, unix_listener, extension, store, keys, stop, place
+    )
     log.info("the server has stopped")
 
 
@@ -93,7 +95,7 @@ async def _start(settings: Settings, engine: LocalEngine, parts: list[Any]) -> N
     """Start the lanes, and meanwhile import the other modules and open the database.
 
     Args:
-        parts: gets the module `startup.serving`, the database, and its keys.
+        parts: gets the module `startup.serving`, the extension, the database, and its keys.
     """
     began = time.monotonic()
     starting = asyncio.create_task(engine.start())
@@ -111,11 +113,12 @@ async def _start(settings: Settings, engine: LocalEngine, parts: list[Any]) -> N
         raise
 
 
-def _load(settings: Settings) -> tuple[Any, Any, Any]:
+def _load(settings: Settings) -> tuple[Any, Any, Any, Any]:
     with quick_imports():
         from warpcall_service.startup import serving
 
-    serving.load_pages()  # here, because the worker processes take longer than this thread
+    # Here, because the worker processes take longer than this thread.
+    extension = serving.load_extension(settings)
     store, keys = serving.open_store(settings)
     serving.check_access(settings, keys)
-    return serving, store, keys
+    return serving, extension, store, keys

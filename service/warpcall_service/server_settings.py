@@ -147,6 +147,13 @@ class ServerSettings(BaseSettings):
         ),
     )
 
+    calls_only: bool = Field(
+        False,
+        description=(
+            "Serve calls only: without benchmark jobs, uploads, monitors and pages, whose routes "
+            "are then answered `not-found`."
+        ),
+    )
     devices: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda:\d+(,cuda:\d+)*)$",

@@ -204,16 +204,16 @@ def running_app(**settings: Any) -> Iterator[App]:
             from warpcall_service.nodes.server_identity import ServerIdentity
             from warpcall_service.settings import Settings
             from warpcall_service.startup.assembly import application
-            from warpcall_service.startup.serving import load_pages, open_store
+            from warpcall_service.startup.serving import load_extension, open_store
 
             loaded = Settings.load(**{**SMALL, "data_dir": Path(folder), **settings})
             app.loop = asyncio.get_running_loop()
             app.engine = LocalEngine(loaded, ThreadProcess)
             await app.engine.start()
-            load_pages()
+            extension = load_extension(loaded)
             app.store, keys = open_store(loaded)
             identity = ServerIdentity.of(loaded, "")
-            parts = (loaded, app.engine, app.store, keys, identity, URL, stop.is_set)
+            parts = (loaded, app.engine, app.store, keys, identity, URL, stop.is_set, extension)
             async with application(*parts) as running:
                 app.asgi = running.gateway
                 started.set()

@@ -20,7 +20,7 @@ from tests.service.jobs.test_two_servers import beside
 PORT = "8000"  # each server has its own addresses
 LEASE_S = "3"  # after which a server's jobs are another's
 START_S = 120.0
-VICTIMS = {"lane": "worker.main", "job": "worker.job_main", "reaper": "runs.reaper"}
+VICTIMS = {"lane": "worker.main", "job": "programs.job_main", "reaper": "runs.reaper"}
 CUTS: tuple[tuple[Side, ...], ...] = (SIDES, ("data",), ("calls",))
 
 

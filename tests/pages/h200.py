@@ -24,9 +24,9 @@ from warpcall_kernels import ops
 from warpcall_kernels.measuring import JobCase, make_case
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.placement import Device
 from warpcall_service.jobs.tables import Job, JobEvent, Measurement
 from warpcall_service.jobs.tables import JobCase as CaseRow
-from warpcall_service.nodes.placement import Device
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 

@@ -13,22 +13,17 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from warpcall_service.app import create_app
-from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.compile_reports.service import CompileReports
-from warpcall_service.jobs.service import JobService
+from warpcall_service.calls.values import ValueCalls
+from warpcall_service.extension import Core
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.runs.operator_modules import OperatorModules
-from warpcall_service.runs.sandbox import Sandbox
+from warpcall_service.services import Services
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
-from warpcall_service.uploads.checks import Checks
-from warpcall_service.uploads.problems import ProblemService
-from warpcall_service.uploads.service import ImplementationService
 
 
 def app_routes(folder: Path) -> set[tuple[str, str]]:
@@ -41,7 +36,7 @@ def app_routes(folder: Path) -> set[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class Application:
     """The parts of a server that does not serve, and has started nothing."""
 
     store: Store
@@ -56,50 +51,28 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def services(folder: Path) -> AsyncIterator[Services]:
+async def services(folder: Path) -> AsyncIterator[Application]:
     """The parts of a server with an empty database in a folder."""
     settings = Settings.load(data_dir=folder)
     store = Store(None, folder)
     store.migrate()
     account_sync = AccountSync(store, Snapshot(), settings.keys_max_age_s)
-    engine, modules = LocalEngine(settings), OperatorModules(settings)
-    sandbox, checks = Sandbox(settings), Checks(settings)
+    engine = LocalEngine(settings)
     identity = ServerIdentity.of(settings)
     membership = Membership(engine, store, identity, "http://127.0.0.1:8000", lambda: False)
-    usage = account_sync.usage_counter
-    artefacts = Artefacts(settings, store, membership)
-    jobs = JobService(
-        settings, engine, store, modules, sandbox, checks, usage, membership, artefacts
+    calls = ValueCalls(settings, engine)
+    platform = Services(
+        Core(settings, engine, calls, store, account_sync, membership, lambda: False)
     )
-    implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
-    problems = ProblemService(settings, store, checks, sandbox)
-    reports = CompileReports(settings, engine, store, sandbox, checks)
-    monitors = MonitorService(settings, jobs)
     gateway = create_app(
-        settings,
-        engine,
-        account_sync,
-        jobs,
-        implementations,
-        problems,
-        checks,
-        reports,
-        sandbox,
-        membership,
-        artefacts,
-        monitors,
-        lambda: False,
+        settings, engine, account_sync, membership, platform.parts(), lambda: False
     )
     app = gateway._app
     assert isinstance(app, FastAPI)
     try:
-        yield Services(store, monitors, app)
+        yield Application(store, platform.monitors, app)
     finally:
-        implementations.close()
-        problems.close()
-        reports.close()
-        await jobs.stop()
-        await artefacts.stop()
+        await platform.stop()
 
 
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:

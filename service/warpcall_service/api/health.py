@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from fastapi import APIRouter, Response
@@ -16,7 +16,6 @@ from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import needs
 from warpcall_service.http.openapi_parts import Model
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.runs.sandbox import Sandbox
 
 SHOWN = tuple(field.name for field in fields(Lane))
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,10 +31,14 @@ def health(
     engine: LocalEngine,
     metrics: Metrics,
     account_sync: AccountSync,
-    sandbox: Sandbox,
+    readiness: Callable[[], Mapping[str, str]],
     stopping: Callable[[], bool],
 ) -> APIRouter:
-    """The routes of probes, and the metrics."""
+    """The routes of probes, and the metrics.
+
+    Args:
+        readiness: returns what an extension adds to the answer of `/readyz`.
+    """
     router = APIRouter(tags=["health"])
 
     @router.head("/healthz", include_in_schema=False)
@@ -60,7 +63,7 @@ def health(
         found = Health(
             status="ready" if ready else "unready",
             reasons=reasons,
-            uploads=sandbox.status,
+            uploads=readiness().get("uploads", "off"),
             lanes=[Lane(**{name: getattr(lane, name) for name in SHOWN}) for lane in lanes],
         )
         return Response(to_json(found), 200 if ready else 503, media_type=JSON)

@@ -2,75 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
-from pydantic.json_schema import models_json_schema
 
 from warpcall import errors
-from warpcall.monitors import MonitorNotification
-from warpcall_service.auth.authenticator import is_open, is_shared
+from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.calls.openapi import Program, Tensor
-from warpcall_service.compile_reports.models import CompileRequest
-from warpcall_service.formats.media_types import JSON
-from warpcall_service.http.openapi_parts import Problem, Schema, parameter, problem_responses
+from warpcall_service.extension import Parts
+from warpcall_service.http.openapi_parts import REFERENCES, Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
-from warpcall_service.jobs.models import JobChange, JobRequest
-from warpcall_service.monitors import sender
-from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.oip.openapi import (
     InferenceError,
     InferenceRequest,
     InferenceResponse,
     error_responses,
 )
-from warpcall_service.shares.models import ShareRequest
-from warpcall_service.uploads.models import ProblemUpload, UploadRequest
 
 # Operations refer to these models by name in `openapi_extra`, where FastAPI does not see them.
 MODELS = (
     Problem,
     Tensor,
     Program,
-    JobChange,
-    CompileRequest,
-    JobRequest,
-    MonitorChange,
-    MonitorRequest,
-    ShareRequest,
-    UploadRequest,
-    ProblemUpload,
     InferenceRequest,
     InferenceResponse,
     InferenceError,
 )
-REFERENCES = "#/components/schemas/{model}"
-WEBHOOKS: Schema = {
-    "monitor": {
-        "post": {
-            "operationId": "notify",
-            "summary": "What the server sends to the URL of a monitor",
-            "description": "It is sent when a run shows steps, when runs begin to fail, and when they "
-            "work again.",
-            "parameters": [
-                parameter(sender.DELIVERY, "id of the delivery, the same in each attempt"),
-                parameter(sender.TIMESTAMP, "time of this attempt in seconds since 1970"),
-                parameter(
-                    sender.SIGNATURE, "`sha256=` and the HMAC-SHA256 of timestamp, dot, body"
-                ),
-            ],
-            "requestBody": {
-                "required": True,
-                "content": {
-                    JSON: {"schema": {"$ref": REFERENCES.format(model="MonitorNotification")}}
-                },
-            },
-            "responses": {"2XX": {"description": "It has arrived; otherwise it is sent again."}},
-            "security": [],
-        }
-    }
-}
 UNUSED = ("HTTPValidationError", "ValidationError")  # FastAPI's form of a 422 response
 KEY: Schema = {
     "type": "http",
@@ -89,39 +47,36 @@ SESSION: Schema = {
 ANY: list[Schema] = [{"key": []}, {"session": []}]
 
 
-def describe(generated: Mapping[str, Any]) -> Schema:
-    """Complete the description that FastAPI generated."""
+def describe(generated: Mapping[str, Any], authenticator: Authenticator, parts: Parts) -> Schema:
+    """Complete the description that FastAPI generated.
+
+    Args:
+        authenticator: knows which paths need no key.
+    """
     paths = {
-        path: {method: _with_access(path, operation) for method, operation in methods.items()}
+        path: {
+            method: _with_access(path, operation, authenticator)
+            for method, operation in methods.items()
+        }
         for path, methods in generated["paths"].items()
     }
-    _, extra = models_json_schema(
-        [(model, "validation") for model in MODELS], ref_template=REFERENCES
+    models: Sequence[type[Any]] = (*MODELS, *parts.schemas)
+    _, extra = TypeAdapter.json_schemas(
+        [(model.__name__, "validation", TypeAdapter(model)) for model in models],
+        ref_template=REFERENCES,
     )
-    sent = TypeAdapter(MonitorNotification).json_schema(ref_template=REFERENCES)
-    steps = sent.pop("$defs")
-    schemas = {
-        **generated["components"]["schemas"],
-        **extra["$defs"],
-        **steps,
-        "MonitorNotification": sent,
-    }
+    schemas = {**generated["components"]["schemas"], **extra["$defs"]}
     components = {
         "schemas": {name: schema for name, schema in schemas.items() if name not in UNUSED},
         "securitySchemes": {"key": KEY, "session": SESSION},
     }
-    return {
-        **generated,
-        "paths": paths,
-        "webhooks": WEBHOOKS,
-        "components": components,
-        "security": ANY,
-    }
+    webhooks = {"webhooks": parts.webhooks} if parts.webhooks else {}
+    return {**generated, "paths": paths, **webhooks, "components": components, "security": ANY}
 
 
-def _with_access(path: str, operation: Schema) -> Schema:
+def _with_access(path: str, operation: Schema, authenticator: Authenticator) -> Schema:
     """Add the role that an operation needs (see `caller.needs`), and problems of all routes."""
-    if is_open(path) or is_shared(path):
+    if authenticator.is_open(path) or authenticator.is_shared(path):
         return {**operation, "x-warpcall-role": "none", "security": []}
     role = operation.get("x-warpcall-role", "call")
     kinds = [errors.Unauthorized, *([errors.Forbidden] if role != "call" else []), errors.Busy]

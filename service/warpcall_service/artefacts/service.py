@@ -25,8 +25,8 @@ from warpcall_service.artefacts import database
 from warpcall_service.artefacts.files import ArtefactFiles
 from warpcall_service.artefacts.tables import ArtefactRow
 from warpcall_service.auth.users import lock_user
+from warpcall_service.extension import Nodes
 from warpcall_service.jobs.tables import Job
-from warpcall_service.nodes.membership import Membership
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
@@ -64,12 +64,12 @@ class Artefacts:
     """All artefacts of this server's jobs, and the rows of those on other servers.
 
     Args:
-        membership: knows this server's id, and the servers that have other files.
+        nodes: knows this server's id, and the servers that have other files.
     """
 
-    def __init__(self, settings: Settings, store: Store, membership: Membership) -> None:
+    def __init__(self, settings: Settings, store: Store, nodes: Nodes) -> None:
         self._settings = settings
-        self._membership = membership
+        self._nodes = nodes
         self._files = ArtefactFiles(settings.data_dir)
         self._threads = StoreThreads(store, THREADS)
         self._sweeping: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Artefacts:
             return await self.add_error(
                 job_of, new, f"the server cannot write it: {error.strerror or error}"
             )
-        row = _row(new, self._membership.id, self._settings.artefact_days)
+        row = _row(new, self._nodes.id, self._settings.artefact_days)
         row.file, row.nbytes = file, len(content)
         row.sha256 = hashlib.sha256(content).hexdigest()
         quota = int(self._settings.user_max_artefact_bytes)
@@ -148,7 +148,7 @@ class Artefacts:
         Raises:
             StoreError: the database cannot be written.
         """
-        row = _row(new, self._membership.id, self._settings.artefact_days)
+        row = _row(new, self._nodes.id, self._settings.artefact_days)
         row.error = printable(why[:MAX_ERROR_CHARS])
 
         def insert(session: Session) -> None:
@@ -191,10 +191,10 @@ class Artefacts:
 
     async def _absence(self, row: ArtefactRow) -> Problem:
         """Why this server does not have the file of an artefact."""
-        if row.node == self._membership.id:
+        if row.node == self._nodes.id:
             return NotFound(f"the file of the artefact {row.name} is lost", field="name")
-        await self._membership.await_others([row.node])
-        node = self._membership.other(row.node)
+        await self._nodes.await_others([row.node])
+        node = self._nodes.other(row.node)
         where = f"the artefact {row.name} is on the server {row.node}"
         if node is None:
             return NodeGone(f"{where}, which is gone", field="name")
@@ -228,7 +228,7 @@ class Artefacts:
         adopted, trouble = False, ""
         while True:
             try:
-                if self._membership.identity.id:  # else another server has the data folder
+                if self._nodes.identity.id:  # else another server has the data folder
                     if not adopted:
                         await self._adopt()
                         adopted = True
@@ -248,7 +248,7 @@ class Artefacts:
         names = await asyncio.to_thread(self._files.names)
         for begin in range(0, len(names), AT_ONCE):
             some = names[begin : begin + AT_ONCE]
-            await self._threads.write(partial(_adopt, some, self._membership.id))
+            await self._threads.write(partial(_adopt, some, self._nodes.id))
 
     async def _sweep(self) -> None:
         """Delete expired rows, and old files without a row: those of expired or deleted artefacts,

@@ -18,7 +18,6 @@ from warpcall.errors import Busy, Problem, Unauthorized, Unavailable
 from warpcall_service.auth import api_keys, session_tokens
 from warpcall_service.auth.session_tokens import SessionRecord
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.http.access_log import SHARED_FOLDERS
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.identity import GUEST, LOCAL, Caller
 
@@ -27,8 +26,7 @@ from warpcall_service.identity import GUEST, LOCAL, Caller
 OPEN = frozenset(
     {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login", "/logout", "/install"}
 )
-# The files that the page to log in loads, and the client, which has no secrets.
-OPEN_FOLDERS = ("/static/", "/install/")
+OPEN_FOLDERS = ("/install/",)  # the client, which has no secrets
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
 SESSION_ENDED = "the session has ended: log in again"
 RETRY_S = 5  # Retry-After of a refusal because keys cannot be checked
@@ -42,16 +40,6 @@ MAX_NAMES = (
 )
 
 log = logging.getLogger("warpcall.auth")
-
-
-def is_open(path: str) -> bool:
-    """Whether a route needs no key, and has no limits."""
-    return path in OPEN or path.startswith(OPEN_FOLDERS)
-
-
-def is_shared(path: str) -> bool:
-    """Whether a route needs a share link instead of a key. All who come so have limits together."""
-    return path.startswith(SHARED_FOLDERS)
 
 
 class Cancellable(Protocol):
@@ -81,14 +69,26 @@ class Known:
 class Authenticator:
     """Authenticates requests, and cancels those whose key or session stops being valid.
 
+    Args:
+        open_folders: paths below these need no key either.
+        link_folders: paths below these need a share link instead of a key.
+
     Attributes:
+        link_folders: as given.
         refused: number of wrong keys and share links received since the start.
         keys_unusable: why no key is accepted at present; empty if keys are accepted.
         needs_key: whether requests need a key or a session. Once there were keys, every request
             needs one, even if all keys are deleted later.
     """
 
-    def __init__(self, keys: Snapshot) -> None:
+    def __init__(
+        self,
+        keys: Snapshot,
+        open_folders: tuple[str, ...] = (),
+        link_folders: tuple[str, ...] = (),
+    ) -> None:
+        self._open_folders = OPEN_FOLDERS + open_folders
+        self.link_folders = link_folders
         self.refused = 0
         self.keys_unusable = ""
         self.needs_key = bool(keys.keys)
@@ -98,6 +98,14 @@ class Authenticator:
         self._active: defaultdict[Caller, set[Cancellable]] = defaultdict(set)
         self._failures = _Buckets(FAILURES, FAILURE_S)
         self._log_ins = _Buckets(LOG_INS, LOG_IN_S)
+
+    def is_open(self, path: str) -> bool:
+        """Whether a route needs no key, and has no limits."""
+        return path in OPEN or path.startswith(self._open_folders)
+
+    def is_shared(self, path: str) -> bool:
+        """Whether a route needs a share link instead of a key. All who come so have limits together."""
+        return path.startswith(self.link_folders)
 
     def authenticate(self, exchange: Exchange) -> None:
         """Identify the caller of a request. Call `release` when the request has ended.
@@ -115,9 +123,9 @@ class Authenticator:
             self._active[LOCAL].add(exchange)
             return
         path = exchange.scope["path"]
-        if is_open(path):
+        if self.is_open(path):
             return
-        if is_shared(path):
+        if self.is_shared(path):
             exchange.identify(GUEST)
             return
         if self.keys_unusable:

@@ -26,6 +26,7 @@ from warpcall_service.auth import sessions, usage, users
 from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.usage import UsageBatch, UsageCounter
 from warpcall_service.auth.users import Snapshot
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
 
@@ -48,10 +49,18 @@ class AccountSync:
         keys: the keys in the database at the start.
         keys_max_age_s: seconds after the last read of the keys from which all are refused; 0 means
             that keys are accepted however old the last read is.
+        open_folders, link_folders: for the `Authenticator`.
     """
 
-    def __init__(self, store: Store, keys: Snapshot, keys_max_age_s: float = 0.0) -> None:
-        self.authenticator = Authenticator(keys)
+    def __init__(
+        self,
+        store: Store,
+        keys: Snapshot,
+        keys_max_age_s: float = 0.0,
+        open_folders: tuple[str, ...] = (),
+        link_folders: tuple[str, ...] = (),
+    ) -> None:
+        self.authenticator = Authenticator(keys, open_folders, link_folders)
         self.usage_counter = UsageCounter()
         self._unsaved: UsageBatch = {}  # counts that the database has refused
         self._store = store
@@ -100,6 +109,14 @@ class AccountSync:
         result = await self._changing.write(function)
         await self._refresh()
         return result
+
+    def count_wrong_link(self, exchange: Exchange) -> None:
+        """As `Authenticator.count_wrong_link`."""
+        self.authenticator.count_wrong_link(exchange)
+
+    def add_device_time(self, user: str, op: str, seconds: float) -> None:
+        """As `UsageCounter.add_device_time`."""
+        self.usage_counter.add_device_time(user, op, seconds)
 
     def reasons(self) -> list[str]:
         """Why the server is not ready, for /readyz. Everyone may read it: it has no addresses."""

@@ -13,9 +13,9 @@ from warpcall.compile_reports import ARCHITECTURES, CompileReport
 from warpcall.errors import InvalidInput
 from warpcall_service.compile_reports.cache import InvalidText, ReportCache, report_of
 from warpcall_service.compile_reports.models import CompileRequest
+from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
 from warpcall_service.jobs.models import is_problem, without_version
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.runs.messages import ExplainRequest, ProblemSource
 from warpcall_service.runs.operator_modules import KERNELS
 from warpcall_service.runs.sandbox import Sandbox
@@ -36,7 +36,7 @@ class CompileReports:
     def __init__(
         self,
         settings: Settings,
-        engine: LocalEngine,
+        engine: Engine,
         store: Store,
         sandbox: Sandbox,
         checks: Checks,

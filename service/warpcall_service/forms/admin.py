@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, Problem
 from warpcall_service.auth import sessions, users
-from warpcall_service.auth.sync import AccountSync
+from warpcall_service.extension import Accounts
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.forms import admin_data
 from warpcall_service.forms.admin_data import DAY_S, DAYS
@@ -95,7 +95,7 @@ class SentForms:
 class Administration:
     """What the routes of this file do."""
 
-    def __init__(self, settings: Settings, account_sync: AccountSync, jobs: JobService) -> None:
+    def __init__(self, settings: Settings, account_sync: Accounts, jobs: JobService) -> None:
         self._account_sync = account_sync
         self._jobs = jobs
         self._quotas = admin_data.quotas(settings)
@@ -218,7 +218,7 @@ class Administration:
         )
 
 
-def routes(settings: Settings, account_sync: AccountSync, jobs: JobService) -> APIRouter:
+def routes(settings: Settings, account_sync: Accounts, jobs: JobService) -> APIRouter:
     """The page, and what its forms post to. For all but administrators there is nothing here."""
     router = APIRouter(include_in_schema=False)
     administration = Administration(settings, account_sync, jobs)

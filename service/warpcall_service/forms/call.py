@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,8 +12,9 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from warpcall import wire
-from warpcall.errors import InvalidInput, Problem, TooLarge, UnsupportedMedia
+from warpcall.errors import InvalidInput, Problem, UnsupportedMedia
 from warpcall.wire import TensorInfo
+from warpcall_service.extension import Calls
 from warpcall_service.formats import npy
 from warpcall_service.formats.form import Form, read_form
 from warpcall_service.formats.params import Params, from_text
@@ -22,11 +22,7 @@ from warpcall_service.forms.ops import Ops
 from warpcall_service.forms.uploads import signature
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.identity import Caller
 from warpcall_service.jobs.models import Name
-from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.free_ranges import round_up
-from warpcall_service.lanes.plan import ALIGNMENT
 from warpcall_service.lanes.user_admission import UserAdmission
 from warpcall_service.pages.view import View, page, render
 from warpcall_service.settings import Settings
@@ -49,14 +45,6 @@ STAGES = {
 
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An input: its description, and its bytes."""
-
-    info: TensorInfo
-    data: memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +80,13 @@ class Answer:
     link: str
 
 
-def inputs_of(form: Form, op: Mapping[str, Any]) -> list[Given]:
+def inputs_of(form: Form, op: Mapping[str, Any]) -> list[tuple[TensorInfo, memoryview]]:
     """The inputs of a form: files, or values that were typed.
 
     Raises:
         InvalidInput: an input is missing or cannot be read; the error names it.
     """
-    found, begin = [], 0
+    found = []
     for declared in op["inputs"]:
         name = declared["name"]
         file, text = form.files.get(name, b""), form.text(f"values.{name}")
@@ -109,10 +97,8 @@ def inputs_of(form: Form, op: Mapping[str, Any]) -> list[Given]:
                 continue
             raise InvalidInput(f"{op['name']} needs {name}: a file, or values", field=name)
         header, data = _from_file(name, file) if file else _from_values(name, text, declared)
-        end = begin + header.nbytes
-        info = TensorInfo(name, header.dtype, header.shape, begin, end, header.strides)
-        found.append(Given(info, data))
-        begin = round_up(end, ALIGNMENT)
+        info = TensorInfo(name, header.dtype, header.shape, strides=header.strides)
+        found.append((info, data))
     return found
 
 
@@ -130,62 +116,34 @@ def params_of(form: Form, op: Mapping[str, Any]) -> Params:
 class PageCalls:
     """Runs calls that come from a page."""
 
-    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
-        self._settings = settings
-        self._engine = engine
+    def __init__(self, settings: Settings, calls: Calls) -> None:
+        self._calls = calls
         self.admission = UserAdmission(
             "calls from pages", CALLS, MAX_WAITING, settings.queue_timeout_s
         )
 
-    async def run(
-        self, exchange: Exchange, caller: Caller, op: Mapping[str, Any], form: Form
-    ) -> Answer:
+    async def run(self, exchange: Exchange, op: Mapping[str, Any], form: Form) -> Answer:
         """Run a call.
 
         Raises:
             Problem: it is invalid, too large for a page, or it failed.
         """
-        given, params = inputs_of(form, op), params_of(form, op)
-        plan = await self._engine.plan_call(op["name"], [one.info for one in given], params)
-        if plan.output_nbytes > MAX_OUTPUT_BYTES:
-            raise TooLarge(
-                f"a page shows outputs of at most {MAX_OUTPUT_BYTES} bytes, {op['name']} gives "
-                f"{plan.output_nbytes}; use a client for larger ones"
-            )
-        at = round_up(plan.input_nbytes, ALIGNMENT)
-        slot = await self._engine.acquire(
-            at + plan.output_nbytes, self._settings.queue_timeout_s, caller.name
+        infos, data, device = await self._calls.run_values(
+            exchange, op["name"], inputs_of(form, op), params_of(form, op), MAX_OUTPUT_BYTES
         )
-        try:
-            for one in given:
-                slot.view[one.info.begin : one.info.end] = one.data
-            received = time.monotonic()
-            deadline = received + self._settings.call_timeout_s
-            timing = await self._engine.run_on_lane(plan, slot, slot, at, deadline)
-            data = bytes(slot.view[at : at + plan.output_nbytes])
-        finally:
-            slot.release()
-        exchange.op = op["name"]
-        exchange.stages_ms = {
-            "upload": (received - exchange.began) * 1e3,
-            "queue": timing.queue_ms,
-            "h2d": timing.h2d_ms,
-            "kernel": timing.kernel_ms,
-            "d2h": timing.d2h_ms,
-        }
         return Answer(
-            timing.device,
+            device,
             _stages(exchange.stages_ms),
             sum(exchange.stages_ms.values()),
-            [_output(info, data) for info in plan.outputs],
-            _link(wire.MEDIA_TYPE, wire.encode_header(plan.outputs) + data),
+            [_output(info, data) for info in infos],
+            _link(wire.MEDIA_TYPE, wire.encode_header(infos) + data),
         )
 
 
-def routes(settings: Settings, engine: LocalEngine, known: Ops) -> APIRouter:
+def routes(settings: Settings, calls: Calls, known: Ops) -> APIRouter:
     """The page, and what its form posts to."""
     router = APIRouter(include_in_schema=False)
-    calls = PageCalls(settings, engine)
+    page_calls = PageCalls(settings, calls)
 
     def show(
         request: Request,
@@ -216,10 +174,10 @@ def routes(settings: Settings, engine: LocalEngine, known: Ops) -> APIRouter:
     async def run(request: Request, caller: CurrentCaller, op: Name) -> Response:
         declared = known.find_shipped(op)
         exchange: Exchange = request.scope["state"]["exchange"]
-        async with calls.admission.admitted(caller.name):
+        async with page_calls.admission.admitted(caller.name):
             form = await read_form(request, MAX_FORM_BYTES, text_files=False)
             try:
-                answer = await calls.run(exchange, caller, declared, form)
+                answer = await page_calls.run(exchange, declared, form)
             except Problem as problem:
                 names = {one["name"] for one in (*declared["inputs"], *declared["params"])}
                 name = problem.field if problem.field and problem.field in names else ""

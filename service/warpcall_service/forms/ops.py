@@ -7,9 +7,9 @@ from typing import Any
 
 from warpcall.errors import NotFound
 from warpcall.problems import ProblemInfo
+from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import models
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.text import brief
 from warpcall_service.uploads.database import REFERENCE, Filter
 from warpcall_service.uploads.problems import ProblemService
@@ -22,7 +22,7 @@ Declared = Mapping[str, Any]  # an op, as the engine's catalog has it
 class Ops:
     """Finds ops by name."""
 
-    def __init__(self, engine: LocalEngine, problems: ProblemService) -> None:
+    def __init__(self, engine: Engine, problems: ProblemService) -> None:
         self._engine = engine
         self._problems = problems
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from warpcall_service.auth.sync import AccountSync
 from warpcall_service.compile_reports.service import CompileReports
+from warpcall_service.extension import Core
 from warpcall_service.forms import account, admin, call, compiled, new_monitor
 from warpcall_service.forms import jobs as job_forms
 from warpcall_service.forms import monitors as monitor_forms
@@ -14,34 +14,30 @@ from warpcall_service.forms import shares as share_forms
 from warpcall_service.forms import uploads as upload_forms
 from warpcall_service.forms.ops import Ops
 from warpcall_service.jobs.service import JobService
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.monitors.service import MonitorService
-from warpcall_service.settings import Settings
 from warpcall_service.shares.service import ShareService
 from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
 
 def forms(
-    settings: Settings,
-    engine: LocalEngine,
+    core: Core,
     jobs: JobService,
     implementations: ImplementationService,
     problems: ProblemService,
-    account_sync: AccountSync,
     shares: ShareService,
     monitors: MonitorService,
     reports: CompileReports,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
-    router = APIRouter(include_in_schema=False)
-    ops = Ops(engine, problems)
+    settings, router = core.settings, APIRouter(include_in_schema=False)
+    ops = Ops(core.engine, problems)
     router.include_router(job_forms.routes(settings, ops, jobs, implementations))
     router.include_router(upload_forms.routes(settings, ops, implementations))
     router.include_router(problem_forms.routes(settings, implementations, problems))
-    router.include_router(admin.routes(settings, account_sync, jobs))
+    router.include_router(admin.routes(settings, core.accounts, jobs))
     router.include_router(account.routes(jobs))
-    router.include_router(call.routes(settings, engine, ops))
+    router.include_router(call.routes(settings, core.calls, ops))
     router.include_router(share_forms.routes(jobs, shares))
     router.include_router(new_monitor.routes(settings, jobs, monitors))  # before /monitors/{id}
     router.include_router(monitor_forms.routes(monitors))

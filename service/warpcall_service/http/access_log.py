@@ -11,8 +11,6 @@ from warpcall_service import logs
 from warpcall_service.identity import Caller
 
 KIB = 1024
-# Below these folders, a path begins with the token of a share link, which must not be logged.
-SHARED_FOLDERS = ("/share/", "/v1/shared/")
 
 
 class Answered(Protocol):
@@ -38,8 +36,12 @@ class Answered(Protocol):
     def sent(self) -> int: ...
 
 
-def log_request(exchange: Answered, seconds: float) -> None:
+def log_request(exchange: Answered, seconds: float, link_folders: tuple[str, ...]) -> None:
     """Write the line of one request.
+
+    Args:
+        link_folders: below these, a path goes on with the token of a share link, which must not be
+            logged.
 
     The line is formatted by hand because json.dumps takes three times as long. It is written
     without the logging module, which would add half as much again.
@@ -47,12 +49,13 @@ def log_request(exchange: Answered, seconds: float) -> None:
     if not logs.writes_requests():
         return
     if logs.for_people():
-        logs.write(_short_line(exchange, seconds))
+        logs.write(_short_line(exchange, seconds, link_folders))
         return
     scope, caller, stages = exchange.scope, exchange.caller, exchange.stages_ms
     client = scope["client"]
     request = _request_members(
-        client[0] if client else "", caller.name, caller.key_id, scope["method"], scope["path"]
+        *(client[0] if client else "", caller.name, caller.key_id, scope["method"]),
+        *(scope["path"], link_folders),
     )
     logs.write(
         f'{{"time": "{logs.now()}", "id": "{exchange.request_id}", {request}, '
@@ -62,10 +65,12 @@ def log_request(exchange: Answered, seconds: float) -> None:
     )
 
 
-def _short_line(exchange: Answered, seconds: float) -> str:
+def _short_line(exchange: Answered, seconds: float, link_folders: tuple[str, ...]) -> str:
     """The line of a request for a terminal of 80 columns, if the path and the user are short."""
     scope = exchange.scope
-    path = json.dumps(_without_token(scope["path"]))[1:-1]  # without control characters
+    path = json.dumps(_without_token(scope["path"], link_folders))[
+        1:-1
+    ]  # without control characters
     moved = f"{_size(exchange.received)}/{_size(exchange.sent)}"  # in and out
     text = f"{logs.clock()} {exchange.status} {scope['method']:4} {path:24} {seconds * 1e3:6.1f} ms"
     return f"{text}  {moved}  {exchange.caller.name}".rstrip()
@@ -78,11 +83,13 @@ def _size(nbytes: int) -> str:
 
 
 @functools.lru_cache(256)
-def _request_members(client: str, user: str, key: str, method: str, path: str) -> str:
+def _request_members(
+    client: str, user: str, key: str, method: str, path: str, link_folders: tuple[str, ...]
+) -> str:
     """The members of a line that are the same for many requests."""
     return (
         f'"client": {json.dumps(client)}, "user": "{user}", "key": "{key}", '
-        f'"method": "{method}", "path": {json.dumps(_without_token(path))}'
+        f'"method": "{method}", "path": {json.dumps(_without_token(path, link_folders))}'
     )
 
 
@@ -92,8 +99,8 @@ def _stage_members(names: tuple[str, ...]) -> str:
     return ", ".join(f'"{name}": %.3f' for name in names)
 
 
-def _without_token(path: str) -> str:
-    for folder in SHARED_FOLDERS:
+def _without_token(path: str, link_folders: tuple[str, ...]) -> str:
+    for folder in link_folders:
         if path.startswith(folder):
             return f"{folder}..."
     return path[:200]

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from warpcall import errors, wire
 
 Schema = dict[str, Any]
+REFERENCES = "#/components/schemas/{model}"  # where models are in the description
 
 
 class Model(BaseModel):

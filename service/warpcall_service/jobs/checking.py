@@ -9,13 +9,12 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall_service.artefacts import ncu, profiles
+from warpcall_service.extension import Engine, Nodes
 from warpcall_service.identity import Caller
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import CHECK, JobRequest, is_problem, without_version
-from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.jobs.placement import Device, all_devices
 from warpcall_service.lanes.messages import frame
-from warpcall_service.nodes.membership import Membership
-from warpcall_service.nodes.placement import Device
 from warpcall_service.runs.messages import Checked
 from warpcall_service.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
@@ -38,12 +37,12 @@ class JobChecks:
     def __init__(
         self,
         settings: Settings,
-        engine: LocalEngine,
+        engine: Engine,
         database: JobDatabase,
         modules: OperatorModules,
         sandbox: Sandbox,
         checks: Checks,
-        membership: Membership,
+        nodes: Nodes,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -51,7 +50,7 @@ class JobChecks:
         self._modules = modules
         self._sandbox = sandbox
         self._problem_cases = ProblemCases(checks)
-        self._membership = membership
+        self._nodes = nodes
 
     async def check(self, caller: Caller, request: JobRequest) -> Checked:
         """Check a request: lanes know the ops and the implementations, a problem makes its cases.
@@ -118,7 +117,7 @@ class JobChecks:
         Raises:
             InvalidInput: there is none, on any server that shares the queue.
         """
-        known = self._membership.devices()
+        known = all_devices(self._nodes)
         found = [device for device in known if device.fits(request.gpu, request.node)]
         if found or (request.gpu is None and request.node is None):
             return found
@@ -139,7 +138,7 @@ class JobChecks:
         Raises:
             InvalidInput: something is missing.
         """
-        if any(device.node != self._membership.id for device in devices):
+        if any(device.node != self._nodes.id for device in devices):
             return  # another server may have what this one lacks; if not, the artefact says so
         lanes = [lane.name for lane in self._engine.all_lanes]
         if request.profile == "compile":

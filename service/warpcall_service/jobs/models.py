@@ -46,7 +46,7 @@ OpName = Annotated[
     Text, StringConstraints(min_length=1, max_length=CODE_LENGTH), AfterValidator(op_name)
 ]
 ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
-# A model has at least one word; see nodes/placement.py.
+# A model has at least one word; see jobs/placement.py.
 GpuModel = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._()-]{0,63}$")]
 NodeName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]

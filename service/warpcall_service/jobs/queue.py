@@ -17,8 +17,8 @@ from warpcall.jobs import ACTIVE, PRIORITIES, UNFINISHED
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
 from warpcall_service.jobs.orphans import Heartbeat
+from warpcall_service.jobs.placement import Device
 from warpcall_service.jobs.tables import Job, JobClock, JobShare
-from warpcall_service.nodes.placement import Device
 from warpcall_service.store.times import now_ms
 
 RESUMED = -1  # priority of jobs that were interrupted: before all others, which count from 0

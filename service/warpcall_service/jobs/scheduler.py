@@ -20,17 +20,14 @@ from warpcall.errors import InvalidInput
 from warpcall.jobs import ExitClass
 from warpcall_service.artefacts import profiles
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.auth.usage import UsageCounter
+from warpcall_service.extension import Accounts, DeviceLane, Engine, Nodes
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
+from warpcall_service.jobs.placement import Device, own_device
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.run_recorder import EndCounter, RunRecorder
 from warpcall_service.jobs.tables import Job
-from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.lane import Lane
-from warpcall_service.nodes.membership import Membership
-from warpcall_service.nodes.placement import Device
 from warpcall_service.nodes.server_identity import IdentityUnavailable
 from warpcall_service.processes import temporary
 from warpcall_service.runs import process_tree
@@ -78,21 +75,21 @@ class Scheduler:
     def __init__(
         self,
         settings: Settings,
-        engine: LocalEngine,
+        engine: Engine,
         database: JobDatabase,
         modules: OperatorModules,
-        usage_counter: UsageCounter,
-        membership: Membership,
+        accounts: Accounts,
+        nodes: Nodes,
         artefacts: Artefacts,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = database
         self._modules = modules
-        self._usage_counter = usage_counter
-        self._membership = membership
+        self._accounts = accounts
+        self._nodes = nodes
         self._artefacts = artefacts
-        self._identity = membership.identity
+        self._identity = nodes.identity
         self._runs: dict[str, _Running] = {}  # by lane
         self._yielding: set[Run] = set()  # that give their devices up to jobs of users
         self._clean: set[str] = set()  # lanes without processes of an earlier server
@@ -112,7 +109,7 @@ class Scheduler:
     @property
     def devices(self) -> int:
         """Number of devices, of all servers that share the queue, that jobs can run on."""
-        return self._membership.open_lanes()
+        return self._nodes.open_lanes()
 
     def start(self) -> None:
         """Start to poll the queue, in the running event loop."""
@@ -215,12 +212,12 @@ class Scheduler:
                 self.cancel(number)
         self._queued = await self._database.read(_queued)
         for lane in self._engine.all_lanes if self._queued else ():
-            if self._stopping or self._membership.is_draining:
+            if self._stopping or self._nodes.is_draining:
                 return
             free = lane.state == "ready" and not lane.warming and lane.name not in self._runs
             if free and await self._is_clean(lane):
                 claimed = await self._database.write(
-                    self._claim, lane.name, self._membership.device(lane)
+                    self._claim, lane.name, own_device(self._nodes, lane)
                 )
                 if claimed is None:
                     continue  # another lane may have another model
@@ -238,7 +235,7 @@ class Scheduler:
             running = self._runs.get(lane.name)
             if running is None or not running.of_monitor or running.run in self._yielding:
                 continue
-            device = self._membership.device(lane)
+            device = own_device(self._nodes, lane)
             if await self._database.read(queue.is_wanted, device, limit, self._left_ms()):
                 self._yielding.add(running.run)
                 running.run.stop("interrupted", "a job of a user needs the device")
@@ -262,7 +259,7 @@ class Scheduler:
                 log.warning("a job of a server that is gone is queued again: number %d", number)
                 self._database.notify(number)
 
-    async def _is_clean(self, lane: Lane) -> bool:
+    async def _is_clean(self, lane: DeviceLane) -> bool:
         """Kill processes that an earlier server left on this device; whether none is left."""
         if lane.name not in self._clean:
             left = await asyncio.to_thread(
@@ -312,7 +309,7 @@ class Scheduler:
 
     # Running a job
 
-    def _start_run(self, claimed: _Claimed, lane: Lane) -> None:
+    def _start_run(self, claimed: _Claimed, lane: DeviceLane) -> None:
         self._database.notify(claimed.claim.number)
 
         def stop(exit_class: ExitClass, detail: str) -> None:
@@ -335,16 +332,16 @@ class Scheduler:
         log.info("the job %s starts on %s", claimed.id, lane.name)
 
     async def _supervise(
-        self, run: Run, claimed: _Claimed, lane: Lane, recorder: RunRecorder
+        self, run: Run, claimed: _Claimed, lane: DeviceLane, recorder: RunRecorder
     ) -> None:
         try:
             outcome = await self._outcome(run, claimed.task)
             self._device_s[lane.name] += outcome.device_s
-            self._usage_counter.add_device_time(claimed.user, claimed.op, outcome.device_s)
+            self._accounts.add_device_time(claimed.user, claimed.op, outcome.device_s)
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             await recorder.store_profiles()
-            stopping = self._stopping or self._membership.is_draining
+            stopping = self._stopping or self._nodes.is_draining
             counts = not (stopping or run in self._yielding)
             state = await recorder.end(outcome, counts=counts)
             exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
@@ -375,7 +372,7 @@ class Scheduler:
             detail = f"its process could not be started: {why}"
             return Outcome("killed", detail, (), 0.0, 0.0)
 
-    async def _quarantine(self, lane: Lane, left: set[int]) -> None:
+    async def _quarantine(self, lane: DeviceLane, left: set[int]) -> None:
         pids = ", ".join(map(str, sorted(left)))
         reason = f"processes of a job cannot be ended: {pids}; end them and restart the server"
         log.error("%s is quarantined: %s", lane.name, reason)

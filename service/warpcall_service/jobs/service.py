@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.auth.usage import UsageCounter
+from warpcall_service.extension import Accounts, Engine, Nodes
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, results, submissions, views
 from warpcall_service.jobs.checking import JobChecks
@@ -21,8 +21,6 @@ from warpcall_service.jobs.models import JobChange, JobRequest
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
-from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.nodes.membership import Membership
 from warpcall_service.runs.messages import Checked
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
@@ -46,23 +44,21 @@ class JobService:
     def __init__(
         self,
         settings: Settings,
-        engine: LocalEngine,
+        engine: Engine,
         store: Store,
         modules: OperatorModules,
         sandbox: Sandbox,
         checks: Checks,
-        usage_counter: UsageCounter,
-        membership: Membership,
+        accounts: Accounts,
+        nodes: Nodes,
         artefacts: Artefacts,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = JobDatabase(store)
-        self._checks = JobChecks(
-            settings, engine, self._database, modules, sandbox, checks, membership
-        )
+        self._checks = JobChecks(settings, engine, self._database, modules, sandbox, checks, nodes)
         self.scheduler = Scheduler(
-            settings, engine, self._database, modules, usage_counter, membership, artefacts
+            settings, engine, self._database, modules, accounts, nodes, artefacts
         )
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time

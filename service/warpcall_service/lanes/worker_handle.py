@@ -98,6 +98,7 @@ class WorkerHandle:
                     "arena-nbytes": arena.nbytes,
                     "threads": settings.cpu_threads,
                     "warm": int(settings.warm),
+                    "calls-only": int(settings.calls_only),
                 },
                 {"calls": socket.SOCK_SEQPACKET, "plans": socket.SOCK_STREAM},
                 fds={"arena": arena.memory.fd},

@@ -29,10 +29,8 @@ from warpcall import __version__
 from warpcall.nodes import Node, NodeList, NodeState
 from warpcall_service.formats.payloads import checked
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
 from warpcall_service.nodes import registry
-from warpcall_service.nodes.placement import Device
 from warpcall_service.nodes.registry import Beat
 from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
 from warpcall_service.nodes.tables import HOST_LENGTH, NodeRow
@@ -154,20 +152,6 @@ class Membership:
             if len(self._absent) >= MAX_ABSENT:
                 self._absent.clear()
             self._absent |= missing - self._others.keys()
-
-    def devices(self) -> list[Device]:
-        """The devices of all servers, those included that have left: they may return."""
-        return [
-            Device(node.id, node.host, lane.model or "", lane.environment or "")
-            for node in self.nodes().nodes
-            for lane in node.lanes
-        ]
-
-    def device(self, lane: Lane) -> Device:
-        """A device of this server."""
-        found = lane.hello.get("fingerprint", {})
-        environment = lane.hello.get("environment", "")
-        return Device(self.id, self._host, found.get("device") or "", environment)
 
     def open_lanes(self) -> int:
         """Number of devices of the servers that run, without failed and quarantined ones."""

@@ -14,11 +14,11 @@ from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
 from warpcall.problems import ProblemDetails, ProblemInfo
 from warpcall_service.drawing.sources import difference, files_of_op, highlighted
+from warpcall_service.extension import Engine
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions, views
 from warpcall_service.jobs.service import JobService
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages.view import View, page, render
 from warpcall_service.runs.operator_modules import OperatorModule
 from warpcall_service.text import brief
@@ -40,7 +40,7 @@ Pair: TypeAlias = tuple[Uploaded, Uploaded | None]
 
 
 def kernel_routes(
-    engine: LocalEngine,
+    engine: Engine,
     jobs: JobService,
     implementations: ImplementationService,
     problems: ProblemService,

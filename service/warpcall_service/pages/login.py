@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Scope
 
 from warpcall.errors import Problem, Unauthorized
-from warpcall_service.http.problems import Headers
 from warpcall_service.http.route_io import local_path
 from warpcall_service.pages.view import View, page, render, wants_page
 
@@ -33,15 +32,6 @@ def login_location(scope: Scope, problem: Problem) -> str | None:
         wanted = "/"
     base = "../" * (path.count("/") - 1)
     return f"{base}login?next={quote(local_path(wanted), safe='')}"
-
-
-def redirect_headers(location: str) -> Headers:
-    """The headers of a response that sends a browser elsewhere with a GET."""
-    return [
-        (b"location", location.encode("ascii")),
-        (b"cache-control", b"no-store"),
-        (b"content-length", b"0"),
-    ]
 
 
 def routes() -> APIRouter:

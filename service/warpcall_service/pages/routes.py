@@ -10,13 +10,12 @@ from warpcall.jobs import State
 from warpcall.regressions import ALLOWED, MOST_ALLOWED
 from warpcall_service.artefacts.contents import contents
 from warpcall_service.artefacts.service import Artefacts
+from warpcall_service.extension import Engine, Nodes
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import CaseKey, ImplementationName, Name, Word
 from warpcall_service.jobs.routes import JobId, Position
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
-from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.nodes.membership import Membership
 from warpcall_service.pages import docs, login, static
 from warpcall_service.pages.board import board_page
 from warpcall_service.pages.case import case_artefacts, case_page
@@ -42,12 +41,12 @@ Empty = Annotated[str, Query(max_length=0)]
 
 
 def pages(
-    engine: LocalEngine,
+    engine: Engine,
     jobs: JobService,
     implementations: ImplementationService,
     problems: ProblemService,
     shares: ShareService,
-    membership: Membership,
+    nodes: Nodes,
     artefacts: Artefacts,
 ) -> APIRouter:
     """All pages."""
@@ -64,7 +63,7 @@ def pages(
     @router.get("/")
     async def now(request: Request, caller: CurrentCaller) -> Response:
         devices = jobs.scheduler.devices
-        known = servers(membership)
+        known = servers(nodes)
         strip = strips(engine)
         text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known)
         return page(request, text)
@@ -93,7 +92,7 @@ def pages(
         first: From = 0,
         ratios: Ratios = "",
     ) -> Response:
-        hosts = servers(membership).hosts
+        hosts = servers(nodes).hosts
         view = View.of(request)
         parts = job_page(jobs, view, id, first, bool(ratios), hosts)
         return await streamed_page(request, view, parts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from warpcall.nodes import Node
-from warpcall_service.nodes.membership import Membership
+from warpcall_service.extension import Nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Servers:
         }
 
 
-def servers(membership: Membership) -> Servers:
+def servers(nodes: Nodes) -> Servers:
     """The servers as this one knows them."""
-    known = membership.nodes()
-    return Servers(known.node, known.nodes if membership.is_shared else ())
+    known = nodes.nodes()
+    return Servers(known.node, known.nodes if nodes.is_shared else ())

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from warpcall.jobs import QueueEntry
 from warpcall_service.drawing.numbers import count, nbytes, percent
+from warpcall_service.extension import Engine
 from warpcall_service.lanes.activity import STEP_S, STEPS, Step
 from warpcall_service.lanes.device_reading import Reading
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.status import LaneStatus
 
 PARTS = 12  # of the hour, in the table
@@ -86,7 +86,7 @@ class DeviceStrip:
     is_gpu: bool
 
 
-def strips(engine: LocalEngine) -> list[DeviceStrip]:
+def strips(engine: Engine) -> list[DeviceStrip]:
     """All devices of this server, without their jobs."""
     return [strip(lane.status(), lane.activity.last_hour()) for lane in engine.all_lanes]
 

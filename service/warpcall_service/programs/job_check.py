@@ -48,10 +48,11 @@ def check_job(request: Mapping[str, Any], device: str) -> Checked:
     }
 
 
-def compare_jobs(request: Mapping[str, Any]) -> dict[str, Any]:
+def compare_jobs(request: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Compare cases of two jobs.
 
     Args:
+        device: of the worker, which is not used.
         request: `cases`, each with its two results `a` and `b` as they are stored, None for a job
             that has not measured it, and with the `repeated` measurements of each implementation:
             a list with a `Spread` for each environment of the two jobs. `repeated` beside the cases

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import NotFound
 from warpcall.jobs import NewShare, Share, SharedJobs, ShareList
-from warpcall_service.auth.authenticator import Authenticator
+from warpcall_service.extension import Accounts
 from warpcall_service.formats.payloads import checked
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.identity import GUEST, Caller
@@ -25,12 +25,12 @@ class ShareService:
     """All operations on share links.
 
     Args:
-        authenticator: counts wrong links against the address that sends them.
+        accounts: counts wrong links against the address that sends them.
     """
 
-    def __init__(self, jobs: JobService, authenticator: Authenticator) -> None:
+    def __init__(self, jobs: JobService, accounts: Accounts) -> None:
         self._jobs = jobs
-        self._authenticator = authenticator
+        self._accounts = accounts
 
     async def create(self, caller: Caller, job_id: str, request: ShareRequest) -> NewShare:
         """Create a link to a job of the caller, or to its comparison with another one.
@@ -81,7 +81,7 @@ class ShareService:
         """
         found = await self._jobs.read(GUEST, database.open_link, token)
         if found is None:
-            self._authenticator.count_wrong_link(exchange)
+            self._accounts.count_wrong_link(exchange)
             raise NotFound("this share link does not exist, has expired or was revoked")
         return found
 

@@ -15,13 +15,12 @@ from warpcall import wire
 from warpcall_service import logs
 from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.drawing.sources import load_highlighter
+from warpcall_service.extension import Extension, load
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, listen_shared, url_of
 from warpcall_service.http.server import HttpServer
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.server_identity import Place, ServerIdentity, own_url
-from warpcall_service.pages.view import load_templates
 from warpcall_service.settings import Settings
 from warpcall_service.startup.assembly import application
 from warpcall_service.startup.stop import Stop
@@ -37,6 +36,7 @@ async def serve_lanes(
     engine: LocalEngine,
     listener: socket.socket,
     unix_listener: socket.socket | None,
+    extension: Extension | None,
     store: Store,
     keys: Snapshot,
     stop: Stop,
@@ -48,7 +48,7 @@ async def serve_lanes(
     if place is not None:
         url = own_url(url, listener.getsockname()[1])
     async with application(
-        *(settings, engine, store, keys, identity, url, lambda: stop.requested),
+        *(settings, engine, store, keys, identity, url, lambda: stop.requested, extension),
         supervised=place is not None,
     ) as app:
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
@@ -87,7 +87,7 @@ async def serve_lanes(
             lines = [f"Warpcall listens on {where}, kernels run on {devices}"]
             if sys.stdout is not None and sys.stdout.isatty():
                 needs_key = app.accounts.authenticator.needs_key
-                lines += _next_steps(url_of(settings, listener), needs_key)
+                lines += _next_steps(url_of(settings, listener), needs_key, extension is not None)
             logs.announce(*lines)
         else:
             log.info("the server listens on %s, kernels run on %s", where, devices)
@@ -97,10 +97,12 @@ async def serve_lanes(
         await server.serve(sockets=listeners)
 
 
-def load_pages() -> None:
-    """Load what pages are made with. The first requests for pages would wait for it otherwise."""
-    load_templates()
-    load_highlighter()
+def load_extension(settings: Settings) -> Extension | None:
+    """The extension, with what its first requests would wait for; None if there is none."""
+    found = None if settings.calls_only else load()
+    if found is not None:
+        found.preload()
+    return found
 
 
 def open_store(settings: Settings) -> tuple[Store, Snapshot]:
@@ -160,11 +162,11 @@ def _way_of_others(settings: Settings) -> str:
     return ""
 
 
-def _next_steps(url: str, needs_key: bool) -> list[str]:
+def _next_steps(url: str, needs_key: bool, has_pages: bool) -> list[str]:
     """What a person who started the server at a terminal can do now."""
     command = "login" if needs_key else "ops"
     return [
-        f"  in a browser:  {url}/ and {url}/docs",
+        *([f"  in a browser:  {url}/ and {url}/docs"] if has_pages else []),
         f"  in a shell:    warpcall {command} --url {url}",
         "  Ctrl-C stops the server",
     ]

@@ -20,9 +20,9 @@ from warpcall.implementations import (
     ModuleError,
     UploadedImplementation,
 )
+from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.operator_modules import KERNELS, OperatorModule, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes, search_path
@@ -53,7 +53,7 @@ class ImplementationService:
     def __init__(
         self,
         settings: Settings,
-        engine: LocalEngine,
+        engine: Engine,
         store: Store,
         modules: OperatorModules,
         sandbox: Sandbox,

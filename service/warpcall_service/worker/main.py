@@ -13,12 +13,15 @@ import json
 import logging
 import mmap
 import os
+import pkgutil
 import socket
 import threading
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem
+from warpcall_service.extension import load
 from warpcall_service.lanes.arena_memory import prefault, takes_all
 from warpcall_service.lanes.messages import Hello, NoSuchDevice, frame, read_frame
 from warpcall_service.processes import child
@@ -27,6 +30,8 @@ from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
     from warpcall_service.devices.device import Device
+
+PlanRequest = Callable[[Any, str], Mapping[str, Any]]
 
 log = logging.getLogger("warpcall.lane")
 
@@ -38,6 +43,7 @@ def main() -> None:
         arena_nbytes=int,
         threads=int,
         warm=int,
+        calls_only=int,
         arena_fd=int,
         calls_fd=int,
         plans_fd=int,
@@ -72,6 +78,7 @@ def _run(
     prefaulting.start()  # while torch is imported
     try:
         device, hello = _open_device(args.device, arena, args.threads)
+        plan_requests = {} if args.calls_only else _plan_requests()
     except Exception as error:
         if isinstance(error, NoSuchDevice):
             text = str(error)  # an operator's mistake needs no traceback
@@ -91,7 +98,9 @@ def _run(
     if not answers.send(hello):
         return
     threading.Thread(
-        target=_answer_requests, args=(plans, answers, device.name), daemon=True
+        target=_answer_requests,
+        args=(plans, answers, device.name, plan_requests),
+        daemon=True,
     ).start()
     _run_calls(calls, device, launching)
 
@@ -130,8 +139,7 @@ def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Devi
         from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
         from warpcall_service.devices.open_device import open_device
         from warpcall_service.devices.tensors import describe
-        from warpcall_service.programs import job_check  # noqa: F401  # for the first request
-        from warpcall_service.worker import program_planner  # noqa: F401  # likewise
+        from warpcall_service.worker import program_planner  # noqa: F401  # for the first request
 
     if takes_all(device_name):  # a GPU, which takes a second to open
         threading.Thread(target=_prepare_first_launch, name="first-launch", daemon=True).start()
@@ -184,22 +192,32 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
         ).run()
 
 
-def _answer_requests(plans: socket.socket, answers: Answers, device: str) -> None:
-    """Check calls and jobs, until the server closes the socket."""
-    from warpcall_kernels import measuring
-    from warpcall_service.programs import job_check
+def _plan_requests() -> dict[str, PlanRequest]:
+    """The functions that answer requests of the extension, by name; see `Extension`.
 
+    They are imported now, so that the first request need not wait.
+    """
+    found = load()
+    targets = {} if found is None else found.plan_requests
+    with quick_imports():
+        return {name: pkgutil.resolve_name(target) for name, target in targets.items()}
+
+
+def _answer_requests(
+    plans: socket.socket,
+    answers: Answers,
+    device: str,
+    plan_requests: Mapping[str, PlanRequest],
+) -> None:
+    """Check calls, and what the extension asks for, until the server closes the socket."""
     while (text := read_frame(plans)) is not None:
         try:
             request = json.loads(text)
-            if "job" in request:
-                answer: Any = job_check.check_job(request["job"], device)
-            elif "installed" in request:
-                answer = measuring.describe_installed(request["installed"], device)
-            elif "compare" in request:
-                answer = job_check.compare_jobs(request["compare"])
+            name = next((name for name in plan_requests if name in request), None)
+            if name is None:
+                answer: Mapping[str, Any] = _plan_call(request)
             else:
-                answer = _plan_call(request)
+                answer = plan_requests[name](request[name], device)
         except Exception as error:  # noqa: BLE001  # as above
             answer = {"problem": _problem(error, "planning").to_json()}
         answers.send(answer)

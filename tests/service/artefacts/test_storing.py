@@ -228,7 +228,7 @@ def test_a_server_with_a_new_id_adopts_the_rows_of_its_files(here: Here) -> None
 
     asyncio.run(here.artefacts._adopt())
 
-    assert here.rows()[0].node == here.artefacts._membership.id
+    assert here.rows()[0].node == here.artefacts._nodes.id
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", ".hidden", "<b>", "x" * 129, "a\n"])

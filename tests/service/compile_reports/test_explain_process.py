@@ -27,7 +27,9 @@ REQUEST: dict[str, Any] = {
 def test_a_report_ignores_that_the_server_has_triton_interpret_kernels(tmp_path: Path) -> None:
     answers = []
     for environment in ({}, {"TRITON_INTERPRET": "1"}):
-        process, sock = started("worker.explain", tmp_path, environment, stdout=subprocess.DEVNULL)
+        process, sock = started(
+            "programs.explain", tmp_path, environment, stdout=subprocess.DEVNULL
+        )
         with sock:
             sock.sendall(frame(REQUEST))
             answers.append(json.loads(read_frame(sock) or b"{}"))
@@ -38,7 +40,7 @@ def test_a_report_ignores_that_the_server_has_triton_interpret_kernels(tmp_path:
 
 
 def test_a_report_does_not_read_all_of_triton(tmp_path: Path) -> None:
-    process, sock = started("worker.explain", tmp_path, {}, stdout=subprocess.DEVNULL)
+    process, sock = started("programs.explain", tmp_path, {}, stdout=subprocess.DEVNULL)
     with sock:
         sock.sendall(frame(REQUEST))
         answer = read_frame(sock)

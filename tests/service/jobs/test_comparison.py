@@ -64,7 +64,7 @@ def compared(store: Store, a: str, b: str) -> dict[str, ComparedRow]:
         pair = comparison.pair_of(session, caller("alice"), a, b)
         (part,) = pair.parts()
         asked = json.loads(comparison.lane_request(session, pair, part)[4:])
-    text = pair.rows(part, job_check.compare_jobs(asked["compare"]))
+    text = pair.rows(part, job_check.compare_jobs(asked["compare"], "cpu"))
     return {row["implementation"]: ComparedRow(**row) for row in json.loads(b"[" + text + b"]")}
 
 

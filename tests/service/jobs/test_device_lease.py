@@ -23,7 +23,8 @@ from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall.wire import TensorInfo
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.auth.usage import UsageCounter
+from warpcall_service.auth.sync import AccountSync
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.service import JobService
@@ -309,7 +310,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             OperatorModules(settings),
             Sandbox(settings),
             Checks(settings),
-            UsageCounter(),
+            AccountSync(store, Snapshot()),
             membership,
             Artefacts(settings, store, membership),
         )

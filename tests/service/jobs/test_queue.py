@@ -17,7 +17,8 @@ from tests.service.job_rows import RUNNER, caller, checked, claim, finish, reque
 from warpcall.errors import Busy
 from warpcall.jobs import UNFINISHED
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.auth.usage import UsageCounter
+from warpcall_service.auth.sync import AccountSync
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.jobs import lifecycle, queue, submissions, views
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
@@ -186,7 +187,7 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
             engine,
             database,
             modules,
-            UsageCounter(),
+            AccountSync(store, Snapshot()),
             membership,
             Artefacts(settings, store, membership),
         )

@@ -24,8 +24,8 @@ from tests.template import TEMPLATE
 from tests.waiting import until
 from warpcall import Client
 from warpcall_service.jobs import queue
+from warpcall_service.jobs.placement import Device
 from warpcall_service.jobs.tables import Job as Row
-from warpcall_service.nodes.placement import Device
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow

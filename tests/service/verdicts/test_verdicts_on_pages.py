@@ -252,7 +252,7 @@ def test_two_jobs_are_not_compared_by_rows_without_a_basis(store: Store) -> None
         text = pair.head()
         for part in pair.parts():
             asked = json.loads(comparison.lane_request(session, pair, part)[4:])
-            text += pair.rows(part, job_check.compare_jobs(asked["compare"]))
+            text += pair.rows(part, job_check.compare_jobs(asked["compare"], "cpu"))
         page = comparison_rows(session, VIEW, text + pair.tail())
 
     assert "No difference is certain in 12 rows." in text_of(page)

@@ -21,7 +21,7 @@ def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str
 
     It must print nothing, end without an error, and delete its folder in `folder`.
     """
-    process, sock = started(f"worker.{module}", folder, {}, stdout=subprocess.PIPE)
+    process, sock = started(f"programs.{module}", folder, {}, stdout=subprocess.PIPE)
     with sock:
         sock.sendall(frame(request))
         text = read_frame(sock)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from warpcall_service.extension import DeviceLane, Nodes
+
 WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -34,6 +36,22 @@ class Device:
         if node is not None and node not in (self.node, self.host):
             return False
         return gpu is None or _has_words(self.model, gpu)
+
+
+def all_devices(nodes: Nodes) -> list[Device]:
+    """The devices of all servers, those included that have left: they may return."""
+    return [
+        Device(node.id, node.host, lane.model or "", lane.environment or "")
+        for node in nodes.nodes().nodes
+        for lane in node.lanes
+    ]
+
+
+def own_device(nodes: Nodes, lane: DeviceLane) -> Device:
+    """A device of this server."""
+    host = next(node.host for node in nodes.nodes().nodes if node.id == nodes.id)
+    model = lane.hello.get("fingerprint", {}).get("device") or ""
+    return Device(nodes.id, host, model, lane.hello.get("environment", ""))
 
 
 def _has_words(model: str, wanted: str) -> bool:
