@@ -90,3 +90,19 @@ def compiles_for(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     triton.runtime.driver.set_active(CompileOnlyDriver(capability))
     yield capability
     triton.runtime.driver.set_active(active)
+
+
+@pytest.fixture
+def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let rows of masked softmax take the variants of many rows, however few a test has."""
+    from warpcall_kernels import masked_softmax, masked_softmax_backward  # as above
+    from warpcall_kernels._softmax import constants as softmax_constants
+
+    for name in ("SHORT_ROWS", "TILE_PROGRAMS", "FEW_ROWS"):
+        monkeypatch.setattr(softmax_constants, name, 1)
+    plans = (masked_softmax._plan, masked_softmax_backward._plan)
+    for plan in plans:
+        plan.cache_clear()
+    yield
+    for plan in plans:
+        plan.cache_clear()

@@ -201,12 +201,13 @@ def test_masks_lengths_and_causality_combine(
         (2048, torch.float16, 1, 2048, 2),
         (8192, torch.float32, 1, 8192, 16),
         (16_384, torch.float32, 1, 16_384, 16),
-        (32_768, torch.float16, 1, 32_768, 16),
-        (32_776, torch.float16, None, 8192, 16),
-        (16_388, torch.float32, None, 16_384, 32),
+        (16_384, torch.float16, 1, 16_384, 16),
+        (32_772, torch.float16, None, 8192, 16),
+        (524_292, torch.float32, None, 16_384, 32),
         (8193, torch.float64, None, 4096, 8),
     ],
 )
+@pytest.mark.usefixtures("many_rows")
 def test_rows_share_a_program_or_take_one_or_are_read_twice(
     columns: int, dtype: torch.dtype, rows: int | None, block: int, warps: int
 ) -> None:
@@ -229,6 +230,7 @@ def test_rows_share_a_program_or_take_one_or_are_read_twice(
         ((8, 12, 192, 192), (8, 1, 1, 192), 4, True),
     ],
 )
+@pytest.mark.usefixtures("many_rows")
 def test_rows_share_a_mask_where_that_fills_tiles(
     shape: tuple[int, ...], mask: tuple[int, ...], rows: int, shares: bool
 ) -> None:
@@ -271,13 +273,14 @@ def test_offsets_are_64_bit_from_where_32_do_not_reach(
 
 
 @pytest.mark.parametrize(("step", "wide"), [(2**23, False), (2**24, True)])
-def test_offsets_of_masks_are_64_bit_where_all_rows_of_a_program_take_that(
+@pytest.mark.usefixtures("many_rows")
+def test_offsets_of_lengths_are_64_bit_where_all_rows_of_a_program_take_that(
     step: int, wide: bool
 ) -> None:
     """A program of short rows takes 240 of them."""
-    mask = (200, 17), (step, 1), torch.bool, 0
+    lengths = (200,), (step,), torch.int64, 0
 
-    launch = forward._plan(at(0, (200, 17), torch.bfloat16), mask, None, 1.0, False)
+    launch = forward._plan(at(0, (200, 17), torch.bfloat16), None, lengths, 1.0, False)
 
     assert launch is not None
     assert launch.variant == Variant.SHORT

@@ -22,6 +22,8 @@ from warpcall_kernels.op.launch import Launch, LayoutKey
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
+pytestmark = pytest.mark.usefixtures("many_rows")
+
 
 def softmax(x: LayoutKey, mask: LayoutKey | None = None) -> Launch | None:
     return forward._plan(x, mask, None, 1.0, False)

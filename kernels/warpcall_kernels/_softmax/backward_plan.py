@@ -98,14 +98,13 @@ def choose(layout: RowLayout) -> Variant:
     odd = columns % 2 == 1
     if odd and columns * itemsize in constants.SHORT_BYTES_BACKWARD[itemsize] and is_run(layout):
         return Variant.SHORT
-    if fits_split(layout):
-        return Variant.SPLIT
     most = constants.HELD_BYTES_BACKWARD
     if layout.skewed or itemsize == 2:
         most = constants.HELD_BYTES
-    if held_bytes(layout.whole, itemsize, OPERANDS) > most:
-        return Variant.LONG
-    return Variant.TILE
+    held = held_bytes(layout.whole, itemsize, OPERANDS) <= most
+    if fits_split(layout) and not (held and layout.rows.total <= constants.FEW_ROWS):
+        return Variant.SPLIT
+    return Variant.TILE if held else Variant.LONG
 
 
 def arguments(variant: Variant, layout: RowLayout) -> tuple[Tile, dict[str, Any]]:
@@ -135,7 +134,7 @@ def arguments(variant: Variant, layout: RowLayout) -> tuple[Tile, dict[str, Any]
         nbytes, warps = constants.LONGER_STEP if longer else constants.LONG_STEP
         tile = Tile(1, nbytes // layout.itemsize, warps)
         return tile, own | {"BLOCK": tile.block}
-    tile = held_tile(layout.whole, layout.itemsize, layout.rows.count, OPERANDS)
+    tile = held_tile(layout.whole, layout.itemsize, layout.rows, OPERANDS)
     even = tile.block == layout.columns and not layout.skewed
     return tile, own | {"EVEN": even, "ROWS": tile.rows, "BLOCK": tile.block}
 

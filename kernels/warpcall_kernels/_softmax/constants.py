@@ -23,6 +23,9 @@ from __future__ import annotations
 # MAX_WARPS gives each twice as many. [8, 16, 2048, 2048] bf16: 506 us, 10 % less than 4096.
 TILE_BYTES = 2048
 MAX_WARPS = 16
+# Programs of a call below which a tile has fewer rows than fit into it. 1024 rows of 49 fp16: 1.8 us
+# by 512 programs, 4.1 by 64.
+TILE_PROGRAMS = 512
 
 # Bytes of a row, of all operands that are held, up to which it stays in registers and is read once.
 HELD_BYTES = 65536
@@ -63,6 +66,10 @@ SPLIT_PROGRAMS = {2: 2048, 4: 4096}
 # Bytes of a row up to which it is not split although it could be, by the itemsize. 16,384 bf16
 # loses 5 % by it, 16,384 fp32 13 %. Rows with unaligned masks are split above HELD_BYTES_MASKED.
 SPLIT_BYTES_FORWARD = {2: 32768, 4: 65536}
+# Rows of a call up to which those with a mask and a limit are split, too, and backward rows are not
+# split if they can be held. [192, 106837] bf16 with both: 24 us, read twice 44; of 1,024 rows of
+# 50,021: 87 and 61. Backward, [112, 8192] bf16: 3.0 us, split 4.4; [256, 16384] fp32: 15.4 and 12.2.
+FEW_ROWS = 200
 # Registers of a thread that holds skewed rows of two bytes a position with a limit, but without a
 # mask. [4093, 4099] bf16 with lengths: 17.3 us, 7 % less than with the compiler's 72.
 SKEWED_PREFIX_REGISTERS = 48
@@ -70,8 +77,6 @@ SKEWED_PREFIX_REGISTERS = 48
 # Forward rows that are read twice: positions at a time, and warps, by the itemsize. [1024, 65536]
 # bf16: 88 us, 11 % less than (16384, 32).
 LONG = {2: (8192, 16), 4: (16384, 32), 8: (4096, 8)}
-# The same where masks are not aligned. 50,021 bf16: 66 us, 6 % less than (8192, 16).
-LONG_MASKED = (4096, 8)
 # Backward rows that are read twice: bytes at a time, and warps; LONGER_STEP for rows of
 # LONGER_BYTES or more. [1024, 65536] bf16: 126 us, 12 % less than LONG_STEP.
 LONG_STEP = (32768, 16)
@@ -96,6 +101,12 @@ SHORT_BYTES_BACKWARD = {2: range(6, 63), 4: range(20, 35), 8: range(0)}
 # Positions of the longest row that is moved in words of 8 bytes; longer ones are in words of 4.
 # 17 bf16: 42 us, 13 % less than with 8 bytes; 3 fp16 loses 17 % with 4.
 SHORT_WIDE_COLUMNS = 8
+# Rows of a call from which on they are read so: fewer are few programs. 4096 of 17 bf16 with a mask
+# of keys: 2.8 us, as tile 2.1; 32,768 of them 3.3 and 4.7.
+SHORT_ROWS = 32768
+# Positions of the longest row with a mask, but no limit, that is read so, by the itemsize. 2^21 of 9
+# fp32 with a mask each: 65 us, as tile 81; of 13: 98 and 89. 17 fp16: 61 us, as tile 151.
+SHORT_MASKED_COLUMNS = {2: 32, 4: 12}
 SHORT_WARPS = 4  # of a single warp, Triton gathers by shuffles: 10 times the instructions
 SHORT_THREAD_WORDS = 8  # least words of a thread, of one group of rows or several
 

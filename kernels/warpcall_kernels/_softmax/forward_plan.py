@@ -26,7 +26,7 @@ from warpcall_kernels._softmax.rows import (
     plan_rows,
     row_index_strides,
 )
-from warpcall_kernels._softmax.short_rows import is_run, plan_run
+from warpcall_kernels._softmax.short_rows import BITS, is_run, plan_run
 from warpcall_kernels._transpose.strides import (
     alignment,
     broadcast_strides,
@@ -59,7 +59,7 @@ class Call(NamedTuple):
     folded: bool  # whether the scale is folded into the factor of the exponential
 
     @property
-    def takes_rows(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether all positions of the rows count and lie in whole accesses."""
         return self.mask is None and not self.prefix and not self.layout.skewed
 
@@ -103,13 +103,31 @@ def describe(
     return Call(layout, mask, mask_stride, mask_align, causal or lengths is not None, folded)
 
 
+def takes_rows(call: Call) -> bool:
+    """Whether programs take the same part of several whole rows, of which there are enough."""
+    layout = call.layout
+    if not call.is_whole or layout.columns > constants.SPLIT_MOST:
+        return False
+    block = rows_constants(layout)[0]
+    parts = layout.rows.total * layout.columns // block
+    enough = parts >= constants.SPLIT_PROGRAMS[layout.itemsize] * constants.SPLIT_TAKE
+    return enough and layout.columns % block == 0
+
+
+def rows_constants(layout: RowLayout) -> tuple[int, int, int | None]:
+    """The positions, warps and registers of such programs."""
+    longer = layout.columns > constants.SPLIT_LONGER
+    return (constants.SPLIT_ROWS_LONGER if longer else constants.SPLIT_ROWS)[layout.itemsize]
+
+
 def split_constants(call: Call) -> tuple[int, int, int | None]:
     """The positions, warps and registers of programs that share rows."""
-    itemsize = call.layout.itemsize
-    if not call.takes_rows:
-        return constants.SPLIT_FORWARD[itemsize]
-    longer = call.layout.columns > constants.SPLIT_LONGER
-    return (constants.SPLIT_ROWS_LONGER if longer else constants.SPLIT_ROWS)[itemsize]
+    if takes_rows(call):
+        return rows_constants(call.layout)
+    block, warps, registers = constants.SPLIT_FORWARD[call.layout.itemsize]
+    by_bytes = reading_of_mask(call)["HOW"] == BYTES.value
+    spills = call.mask is not None and (call.prefix or by_bytes)  # with so few registers
+    return block, warps, None if spills else registers
 
 
 def parts_of(call: Call) -> int:
@@ -120,24 +138,34 @@ def parts_of(call: Call) -> int:
 def fits_split(call: Call) -> bool:
     """Whether rows are read by accesses of 16 bytes, and programs can share them.
 
-    Whole rows without a mask are shared if there are enough, of whole parts. Other rows have at most
-    as many parts as a program has threads, so that each thread reads one word. Rows with a mask and
-    a limit, or with a mask that is read by single bytes, are not shared: the kernel would spill
-    registers.
+    Rows that are not taken several at a time have at most as many parts as a program has threads, so
+    that each thread reads one word. Many rows with a mask and a limit are not shared: the kernel
+    takes more registers, and so fewer programs run at once.
     """
     layout = call.layout
     if layout.itemsize not in constants.SPLIT_FORWARD or layout.column_strides != (1,):
         return False
     if not call.folded or layout.access != layout.group:
         return False
-    if call.mask is not None and (call.prefix or reading_of_mask(call)["HOW"] == BYTES.value):
+    if call.mask is not None and call.prefix and layout.rows.total > constants.FEW_ROWS:
         return False
-    block, warps, _ = split_constants(call)
-    if call.takes_rows:
-        parts = layout.rows.outer * layout.rows.count * parts_of(call)
-        enough = parts >= constants.SPLIT_PROGRAMS[layout.itemsize] * constants.SPLIT_TAKE
-        return enough and layout.columns % block == 0 and layout.columns <= constants.SPLIT_MOST
-    return parts_of(call) <= 32 * warps
+    return takes_rows(call) or parts_of(call) <= 32 * split_constants(call)[1]
+
+
+def fits_short(call: Call) -> bool:
+    """Whether rows are read as runs: many short ones, whose masks are shared or lie as they do."""
+    layout = call.layout
+    if not is_run(layout) or layout.rows.total < constants.SHORT_ROWS:
+        return False
+    if call.mask is None:
+        return True
+    if layout.columns > constants.SHORT_MASKED_COLUMNS[layout.itemsize] and not call.prefix:
+        return False
+    strides = layout.rows.strides[MASK]
+    if strides.row == 0:
+        return True
+    groups = all(n % layout.group == 0 for n in (strides.outer, strides.inner, call.mask.address))
+    return strides.row == layout.columns and call.mask_stride == 1 and groups
 
 
 def tries() -> int:
@@ -150,7 +178,7 @@ def tries() -> int:
 
 def choose(call: Call) -> Variant:
     """The variant that is fastest for these rows; the table of variants says why."""
-    if is_run(call.layout):
+    if fits_short(call):
         return Variant.SHORT
     most = constants.HELD_BYTES_MASKED if call.mask_is_unaligned else constants.HELD_BYTES
     splits = fits_split(call)
@@ -185,7 +213,7 @@ def split_arguments(call: Call) -> tuple[Tile, dict[str, Any]]:
         "zero": 0,
         "maxnreg": registers,
     }
-    if call.takes_rows:
+    if takes_rows(call):
         own |= {"take": constants.SPLIT_TAKE}
     else:
         own |= {"SKEWED": layout.skewed, **reading_of_mask(call)}
@@ -207,18 +235,15 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
     shares_mask = layout.rows.strides[MASK].row == 0
     if variant is Variant.SHORT:
         run = plan_run(layout)
-        own = {"SHARED": shares_mask, **run.constants(layout)}
+        own = {"SHARED": shares_mask, "MASKS": BITS[run.per], **run.constants(layout)}
         return Tile(own["TAKEN"], own["BLOCK"], run.warps), own
     if variant is Variant.SPLIT:
         return split_arguments(call)
     own = {"stride_xk": layout.column_strides[0], "SKEWED": layout.skewed, "ALIGN": layout.access}
     if variant is Variant.LONG:
         tile = Tile(1, *constants.LONG[itemsize])
-        fits = held_bytes(layout.whole, itemsize) <= constants.HELD_BYTES
-        if call.mask_is_unaligned and (itemsize == 2 or fits):
-            tile = Tile(1, *constants.LONG_MASKED)
         return tile, own | {"BLOCK": tile.block} | reading_of_mask(call)
-    tile = held_tile(layout.whole, itemsize, layout.rows.count)
+    tile = held_tile(layout.whole, itemsize, layout.rows)
     full = tile.block == layout.columns
     own_registers = {}
     if fewer_registers(call, tile):
@@ -253,7 +278,7 @@ def plan(
     if variant is Variant.SPLIT:
         words = rows.outer * rows.count * own["parts"]
         grid = (grid[0] * own["parts"], *grid[1:])
-        if call.takes_rows:
+        if takes_rows(call):
             own_types = (None, None, tl.uint64)
             return Launch(softmax_split_kernel, grid, shared | own, own_types, variant, words)
     shared |= {

@@ -27,20 +27,20 @@ def _larger(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 @triton.jit
 def _counts(
     masked: tl.tensor,
-    mask_ptrs: tl.tensor,
     limits: tl.tensor,
-    flat: tl.tensor,
-    stride_mk: tl.tensor,
+    word: tl.tensor,
+    i: tl.constexpr,
     PREFIX: tl.constexpr,
     MASKED: tl.constexpr,
     SHARED: tl.constexpr,
     COLUMNS: tl.constexpr,
     PER: tl.constexpr,
 ) -> tl.tensor:
-    """Whether positions count; `flat` numbers the positions of a group, those past its end too.
+    """Whether position i of each word counts; words past the end of a group are numbered, too.
 
-    `masked` has a bit for each position of a SHARED mask.
+    `masked` has a bit for each position of a SHARED mask, and otherwise a byte for each of a word.
     """
+    flat = word * PER + i
     row, col = flat // COLUMNS, flat % COLUMNS
     counts = row < PER
     if PREFIX:
@@ -49,8 +49,7 @@ def _counts(
         if SHARED:
             counts = counts & ((masked >> col.to(tl.uint32)) & 1 == 0)
         else:
-            at = of_each_row(mask_ptrs, row, PER) + col * stride_mk
-            counts = counts & (tl.load(at, mask=row < PER, other=1) == 0)
+            counts = counts & ((masked >> (8 * i)) & 0xFF == 0)
     return counts
 
 
@@ -61,9 +60,8 @@ def _softmax_run(
     scale: tl.tensor,
     positions: tl.tensor,
     masked: tl.tensor,
-    mask_ptrs: tl.tensor,
+    mask_ptr: tl.tensor,
     limits: tl.tensor,
-    stride_mk: tl.tensor,
     FULL: tl.constexpr,
     PREFIX: tl.constexpr,
     MASKED: tl.constexpr,
@@ -71,6 +69,7 @@ def _softmax_run(
     FOLDED: tl.constexpr,
     ACC: tl.constexpr,
     WORD: tl.constexpr,
+    MASKS: tl.constexpr,
     BITS: tl.constexpr,
     COLUMNS: tl.constexpr,
     PER: tl.constexpr,
@@ -78,29 +77,27 @@ def _softmax_run(
     GROUPS: tl.constexpr,
     RUN: tl.constexpr,
 ) -> None:
-    """Softmax of the rows that are the first `positions` positions from `x_ptr` on."""
+    """Softmax of the rows that are the first `positions` positions from `x_ptr` on.
+
+    A mask that rows do not share lies as they do, from `mask_ptr` on; MASKS is the dtype of the masks
+    of a word.
+    """
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     words = read_run(x_ptr, positions, FULL, WORD, BITS, PER, RUN)
     words = to_groups(words, COLUMNS, BLOCK, GROUPS)
     word = tl.arange(0, BLOCK)[:, None]
     factor = factor_of(scale, FOLDED, ACC)
+    if MASKED and not SHARED:
+        masks = read_run(mask_ptr, positions, FULL, MASKS, tl.uint8, PER, RUN).to(tl.uint32)
+        masked = to_groups(masks, COLUMNS, BLOCK, GROUPS)
     xs: tl.tuple = ()
-    # Bit i of a word is set if its position i counts. Otherwise Triton 3.6 holds, and spills, the
-    # addresses of a mask of each position until the end.
-    OWN_MASK: tl.constexpr = MASKED and not SHARED
-    kept = tl.zeros([BLOCK, GROUPS], tl.uint32)
     for i in tl.static_range(PER):
         x = unpack(words, i, BITS, DTYPE, ACC)
         if not FOLDED:
             x *= tl.full([], scale, ACC)
         if PREFIX or MASKED:
-            counts = _counts(
-                *(masked, mask_ptrs, limits, word * PER + i, stride_mk),
-                *(PREFIX, MASKED, SHARED, COLUMNS, PER),
-            )
+            counts = _counts(masked, limits, word, i, PREFIX, MASKED, SHARED, COLUMNS, PER)
             x = tl.where(counts, x, float("-inf"))
-            if OWN_MASK:
-                kept |= counts.to(tl.uint32) << i
         xs = xs + (x,)  # noqa: RUF005
     tops: tl.tuple = ()
     for r in tl.static_range(PER):
@@ -132,13 +129,7 @@ def _softmax_run(
     if PREFIX or MASKED:  # noqa: SIM102  # a condition of compile time; as in `_softmax_tile`
         if tl.max(nans, axis=0) != 0:  # the outer one is of compile time
             for i in tl.static_range(PER):
-                if OWN_MASK:
-                    counts = ((kept >> i) & 1) != 0
-                else:
-                    counts = _counts(
-                        *(masked, mask_ptrs, limits, word * PER + i, stride_mk),
-                        *(PREFIX, MASKED, SHARED, COLUMNS, PER),
-                    )
+                counts = _counts(masked, limits, word, i, PREFIX, MASKED, SHARED, COLUMNS, PER)
                 ones = tl.full([], (1 << BITS.primitive_bitwidth) - 1, WORD)
                 words = tl.where(counts, words, words & ~(ones << (i * BITS.primitive_bitwidth)))
     words = to_run(words, COLUMNS, BLOCK, GROUPS, RUN)
@@ -172,6 +163,7 @@ def masked_softmax_short_kernel(
     WIDE: tl.constexpr,
     ACC: tl.constexpr,
     WORD: tl.constexpr,
+    MASKS: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -188,7 +180,6 @@ def masked_softmax_short_kernel(
     out_ptr += row_offset(place, out_strides, GROUP)
     taken = tl.minimum(count - place.row, TAKEN).to(first.dtype)
     limits: tl.tuple = ()
-    mask_ptrs: tl.tuple = ()
     masked = tl.zeros([], tl.uint32)
     for r in tl.static_range(PER):
         rows = tl.minimum((tl.arange(0, GROUPS) * PER + r).to(first.dtype), taken - 1)
@@ -197,24 +188,22 @@ def masked_softmax_short_kernel(
                 lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
             )
             limits = limits + (limit,)  # noqa: RUF005
-        if MASKED and not SHARED:
-            begin = mask_ptr + row_offset(place, mask_strides, 1)
-            mask_ptrs = mask_ptrs + (begin + rows * mask_strides.row,)  # noqa: RUF005
+    if MASKED:
+        mask_ptr += row_offset(place, mask_strides, 1 if SHARED else PER)
     if MASKED and SHARED:
         col = tl.arange(0, 32)
-        ptrs = mask_ptr + row_offset(place, mask_strides, 1) + col * stride_mk
-        masks = tl.load(ptrs, mask=col < COLUMNS, other=0) != 0
+        masks = tl.load(mask_ptr + col * stride_mk, mask=col < COLUMNS, other=0) != 0
         masked = tl.sum(masks.to(tl.uint32) << col.to(tl.uint32), axis=0)
     if taken == TAKEN:
         _softmax_run(
-            *(x_ptr, out_ptr, scale, TAKEN * COLUMNS, masked, mask_ptrs, limits, stride_mk),
+            *(x_ptr, out_ptr, scale, TAKEN * COLUMNS, masked, mask_ptr, limits),
             *(True, PREFIX, MASKED, SHARED, FOLDED, ACC),
-            *(WORD, BITS, COLUMNS, PER, BLOCK, GROUPS, RUN),
+            *(WORD, MASKS, BITS, COLUMNS, PER, BLOCK, GROUPS, RUN),
         )
     else:  # the last rows, which need not end with a whole word
         positions = taken.to(tl.int32) * COLUMNS
         _softmax_run(
-            *(x_ptr, out_ptr, scale, positions, masked, mask_ptrs, limits, stride_mk),
+            *(x_ptr, out_ptr, scale, positions, masked, mask_ptr, limits),
             *(False, PREFIX, MASKED, SHARED, FOLDED, ACC),
-            *(WORD, BITS, COLUMNS, PER, BLOCK, GROUPS, RUN),
+            *(WORD, MASKS, BITS, COLUMNS, PER, BLOCK, GROUPS, RUN),
         )

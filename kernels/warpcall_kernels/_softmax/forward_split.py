@@ -50,6 +50,7 @@ def _without_masked(
     group: tl.tensor,
     limit: tl.tensor,
     most: tl.tensor,
+    stride_mk: tl.tensor,
     zero: tl.tensor,
     MASKED: tl.constexpr,
     PREFIX: tl.constexpr,
@@ -62,21 +63,29 @@ def _without_masked(
     lane = tl.arange(0, 4)[None, :]
     at = group * ALIGN + lane * PER
     inside = group * ALIGN < most
+    first = tl.zeros(at.shape, tl.int1)
+    second = first
     if MASKED:
-        if HOW == WORDS:
-            low, high = mask_words(mask, group ^ zero, inside, ALIGN)
-        else:
-            ptrs = mask.ptr.to(tl.pointer_type(tl.uint32), bitcast=True) + group * PER
-            low = tl.load(ptrs, mask=inside, other=0)
-            high = low
+        if HOW == BYTES:
+            ptrs = mask.ptr + at.to(limit.dtype) * stride_mk
+            first = tl.load(ptrs, mask=inside, other=0) != 0
             if PER == 2:
-                high = tl.load(ptrs + 1, mask=inside, other=0)
-        bits = tl.where(lane * PER < 4, low, high) >> (8 * ((lane * PER) % 4)).to(tl.uint32)
-        first = (bits & 0xFF) != 0
-        second = (bits & 0xFF00) != 0
+                second = tl.load(ptrs + stride_mk, mask=inside, other=0) != 0
+        else:
+            if HOW == WORDS:
+                low, high = mask_words(mask, group ^ zero, inside, ALIGN)
+            else:
+                ptrs = mask.ptr.to(tl.pointer_type(tl.uint32), bitcast=True) + group * PER
+                low = tl.load(ptrs, mask=inside, other=0)
+                high = low
+                if PER == 2:
+                    high = tl.load(ptrs + 1, mask=inside, other=0)
+            bits = tl.where(lane * PER < 4, low, high) >> (8 * ((lane * PER) % 4)).to(tl.uint32)
+            first = (bits & 0xFF) != 0
+            second = (bits & 0xFF00) != 0
     if PREFIX:
-        first = at >= limit
-        second = at + 1 >= limit
+        first = first | (at >= limit)
+        second = second | (at + 1 >= limit)
     minus_inf = minus_inf_of(DTYPE)
     if PER == 2:
         held = tl.where(first, (held & 0xFFFF0000) | (minus_inf & 0xFFFF), held)
@@ -87,13 +96,15 @@ def _without_masked(
 
 
 @triton.jit
-def _mask_of_part(mask: Mask, first: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
+def _mask_of_part(
+    mask: Mask, first: tl.tensor, stride_mk: tl.tensor, HOW: tl.constexpr
+) -> tl.tensor:
     """The mask of a row from position `first` on, which is a multiple of 4."""
     if HOW == WORDS:
         skipped = first // 4
         part = Mask(mask.ptr + skipped, mask.words_left - skipped, mask.last_word, mask.shift)
     else:
-        part = Mask(mask.ptr + first, mask.words_left, mask.last_word, mask.shift)
+        part = Mask(mask.ptr + first * stride_mk, mask.words_left, mask.last_word, mask.shift)
     return part
 
 
@@ -142,8 +153,8 @@ def _read_part(
     held = read_groups(x_ptr + first, group, most, ALIGN)
     if MASKED or PREFIX:
         held = _without_masked(
-            *(held, _mask_of_part(mask, first, HOW), group, limit - first, most),
-            *(zero, MASKED, PREFIX, ALIGN, HOW, DTYPE),
+            *(held, _mask_of_part(mask, first, stride_mk, HOW), group, limit - first, most),
+            *(stride_mk, zero, MASKED, PREFIX, ALIGN, HOW, DTYPE),
         )
     top, total = stats_of_groups(held, factor, zero, DTYPE, THREADS)
     if SKEWED and part == 0:
@@ -265,10 +276,10 @@ def masked_softmax_split_kernel(
             else:
                 held = tl.full(held.shape, float("nan"), tl.float32)
             most = tl.minimum(limit, whole) - first
-            mask_of = _mask_of_part(mask, first, HOW)
+            mask_of = _mask_of_part(mask, first, stride_mk, HOW)
             held = _without_masked(
                 *(held, mask_of, group ^ (3 * zero), limit - first, most),
-                *(zero, MASKED, PREFIX, ALIGN, HOW, DTYPE),
+                *(stride_mk, zero, MASKED, PREFIX, ALIGN, HOW, DTYPE),
             )
             top = tl.zeros([], tl.float32)
             total = tl.full([], 1.0, tl.float32)

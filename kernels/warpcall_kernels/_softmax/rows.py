@@ -55,6 +55,11 @@ class Rows:
     outer: int
     strides: tuple[Strides, ...]
 
+    @property
+    def total(self) -> int:
+        """All rows of the call."""
+        return self.count * self.outer
+
     def grid(self, rows: int) -> tuple[int, int, int]:
         """Tiles of `rows` rows, by the indices in the other dims, split where CUDA needs it."""
         z = triton.cdiv(self.outer, MAX_GRID_Y)  # first, so that fewer than z programs are idle
@@ -142,13 +147,15 @@ def held_bytes(columns: int, itemsize: int, held: int = 1) -> int:
     return block * itemsize * held
 
 
-def held_tile(columns: int, itemsize: int, count: int, held: int = 1) -> Tile:
-    """The tile that holds whole rows, at most `count` of them."""
+def held_tile(columns: int, itemsize: int, rows: Rows, held: int = 1) -> Tile:
+    """The tile that holds whole rows: fewer of them if there would be few programs."""
     nbytes = held_bytes(columns, itemsize, held)
     per_warp = constants.TILE_BYTES
-    rows = min(max(1, per_warp // nbytes), triton.next_power_of_2(count))
+    spread = max(1, rows.total // constants.TILE_PROGRAMS)
+    rows_of_tile = min(per_warp // nbytes, 1 << (spread.bit_length() - 1))
+    taken = min(max(1, rows_of_tile), triton.next_power_of_2(rows.count))
     warps = max(1, min(constants.MAX_WARPS, nbytes // per_warp), nbytes // (2 * per_warp))
-    return Tile(rows, triton.next_power_of_2(columns), warps)
+    return Tile(taken, triton.next_power_of_2(columns), warps)
 
 
 def plan_rows(

@@ -25,7 +25,8 @@ from warpcall_kernels._softmax.constants import (
 from warpcall_kernels._softmax.rows import RowLayout
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
-BITS = {2: tl.uint16, 4: tl.uint32, 8: tl.uint64}  # by the bytes of a position or of a word
+# By the bytes of a position, of a word, or of the masks of a word.
+BITS = {1: tl.uint8, 2: tl.uint16, 4: tl.uint32, 8: tl.uint64}
 
 
 class RowRun(NamedTuple):

@@ -14,6 +14,8 @@ from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
 from warpcall_kernels._softmax.rows import Variant
 from warpcall_kernels.op.launch import Layout, layout_key
 
+pytestmark = pytest.mark.usefixtures("many_rows")
+
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize(
@@ -124,29 +126,31 @@ def test_rows_are_shared_by_programs_that_need_not_wait(
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "dtype", "taken"),
+    ("rows", "columns", "dtype", "taken", "several"),
     [
-        (1023, 32_768, torch.bfloat16, "tile"),
-        (1024, 32_768, torch.bfloat16, "split"),
-        (512, 65_536, torch.float16, "split"),
-        (511, 65_536, torch.float16, "long"),
-        (1024, 65_528, torch.float16, "long"),
-        (1024, 34_816, torch.bfloat16, "split"),
-        (1024, 65_536, torch.float32, "split"),
-        (1023, 65_536, torch.float32, "long"),
-        (2048, 16_384, torch.float32, "tile"),
-        (4096, 524_288, torch.bfloat16, "split"),
-        (4096, 528_384, torch.bfloat16, "long"),
+        (1023, 32_768, torch.bfloat16, "split", False),
+        (1024, 32_768, torch.bfloat16, "split", True),
+        (512, 65_536, torch.float16, "split", True),
+        (511, 65_536, torch.float16, "split", False),
+        (3, 65_536, torch.float16, "split", False),
+        (1024, 65_528, torch.float16, "split", False),
+        (1024, 34_816, torch.bfloat16, "split", True),
+        (1024, 65_536, torch.float32, "split", True),
+        (1023, 65_536, torch.float32, "split", False),
+        (2048, 16_384, torch.float32, "tile", False),
+        (4096, 524_288, torch.bfloat16, "split", True),
+        (3, 524_288, torch.bfloat16, "split", False),
+        (4096, 528_384, torch.bfloat16, "long", False),
     ],
 )
-def test_whole_rows_without_masks_are_shared_if_there_are_enough_of_them(
-    rows: int, columns: int, dtype: torch.dtype, taken: str
+def test_programs_take_the_same_part_of_several_rows_if_there_are_enough(
+    rows: int, columns: int, dtype: torch.dtype, taken: str, several: bool
 ) -> None:
     plan = forward._plan(at(0, (rows, columns), dtype), None, None, 1.0, False)
 
     assert plan is not None
     assert plan.variant == taken
-    assert (plan.kernel is softmax_split_kernel) == (taken == "split")
+    assert (plan.kernel is softmax_split_kernel) == several
 
 
 @pytest.mark.parametrize(
