@@ -10,8 +10,13 @@ import triton
 from warpcall_kernels._isin.few import compare_kernel
 from warpcall_kernels._isin.rule import EVERY, Variant, value_bytes
 from warpcall_kernels._isin.scan import scan_kernel
-from warpcall_kernels._isin.shared import array_of, shared_kernel
-from warpcall_kernels._isin.table import Kind, factor_of, key_dtype
+from warpcall_kernels._isin.shared import (
+    array_of,
+    build_bits_kernel,
+    look_up_bits_kernel,
+    shared_kernel,
+)
+from warpcall_kernels._isin.table import Kind, factor_of, key_dtype, taken_by
 from warpcall_kernels.op.launch import Launch, multiprocessors, shared_bytes
 
 # Times are from an H100 unless a comment names an H200.
@@ -60,6 +65,8 @@ BITMAP_BITS, MANY_ELEMENTS, SOME_ELEMENTS = 1 << 16, 1 << 20, 1 << 16
 # Warps of a program: the first entry with at least as many test elements; and for more than MANY_ELEMENTS elements at
 # least LEAST_WARPS.
 SHARED_WARPS, LEAST_WARPS = ((1 << 8, 8), (1 << 9, 16), (EVERY, 32)), 16
+# Warps of a program that makes, or looks up elements in, a bitmap of all values of a type, and test elements of a thread.
+BITS_WARPS, BITS_OF_THREAD = 16, 8
 # Elements of a thread, and warps of all programs for each multiprocessor: the first entry with at least as many
 # elements. For more, a thread has MANY_BYTES of elements, up to MOST_OF_THREAD of them.
 OF_THREAD = ((1 << 16, 1, 64), (1 << 18, 2, 64), (1 << 20, 4, 32))
@@ -136,14 +143,11 @@ def plan_shared(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     warps = next(count for most, count in SHARED_WARPS if n <= most)
     if m > MANY_ELEMENTS:
         warps = max(warps, LEAST_WARPS)
-    of_many = min(MOST_OF_THREAD, MANY_BYTES // (common.primitive_bitwidth // 8)), WARPS_OF_MANY
-    each, of_all = next((shape for most, *shape in OF_THREAD if m <= most), of_many)
-    block = 32 * warps * each
-    blocks = triton.cdiv(triton.cdiv(m, block), multiprocessors() * of_all // warps)
+    programs, shape = looking_up(common, m, warps)
     arguments = {
         **call,
+        **shape,
         "factor": factor_of(key),
-        "blocks": blocks,
         "SET": kind.value,
         "KEY": key,
         "BITMAP": array_of(bits // 8),
@@ -151,11 +155,53 @@ def plan_shared(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
         "BITS": bits,
         "SLOTS": slots,
         "TESTS": triton.next_power_of_2(n),
-        "BLOCK": block,
-        "num_warps": warps,
     }
-    grid = (triton.cdiv(m, block * blocks),)
-    return Launch(shared_kernel, grid, arguments, (*words, None), Variant.SHARED)
+    return Launch(shared_kernel, (programs,), arguments, (*words, None), Variant.SHARED)
+
+
+def plan_build_bits(call: Mapping[str, Any], word: Any) -> Launch:
+    """The launch that sets the bits of test elements of a type of 1 or 2 bytes in a workspace.
+
+    Args:
+        call: n, COMMON, and how launches wait.
+        word: the Triton dtype that test elements are read as; None means their own.
+    """
+    common, n = call["COMMON"], call["n"]
+    block = 32 * BITS_WARPS * BITS_OF_THREAD
+    blocks = triton.cdiv(triton.cdiv(n, block), multiprocessors())
+    arguments = {**call, **_all_bits(common), "blocks": blocks, "BLOCK": block}
+    arguments["num_warps"] = BITS_WARPS
+    grid = (triton.cdiv(n, block * blocks),)
+    return Launch(build_bits_kernel, grid, taken_by(build_bits_kernel, arguments), (word, None))
+
+
+def _all_bits(common: Any) -> dict[str, Any]:
+    """The arguments that say how a bitmap of all values of a type lies in shared memory."""
+    bits = 1 << common.primitive_bitwidth
+    return {"KEY": key_dtype(common), "BITMAP": array_of(bits // 8), "BITS": bits}
+
+
+def plan_look_up_bits(call: Mapping[str, Any], word: Any) -> Launch:
+    """The launch that looks up elements in the bitmap of a type of 1 or 2 bytes in a workspace.
+
+    Args:
+        call: m, INVERT, COMMON, and how launches wait.
+        word: the Triton dtype that elements are read as; None means their own.
+    """
+    common = call["COMMON"]
+    programs, shape = looking_up(common, call["m"], BITS_WARPS)
+    arguments = taken_by(look_up_bits_kernel, {**call, **shape, **_all_bits(common)})
+    return Launch(look_up_bits_kernel, (programs,), arguments, (word, None, None))
+
+
+def looking_up(common: Any, m: int, warps: int) -> tuple[int, dict[str, int]]:
+    """How many programs look up m elements in sets in shared memory, and what each does."""
+    of_many = min(MOST_OF_THREAD, MANY_BYTES // (common.primitive_bitwidth // 8)), WARPS_OF_MANY
+    each, of_all = next((shape for most, *shape in OF_THREAD if m <= most), of_many)
+    block = 32 * warps * each
+    blocks = triton.cdiv(triton.cdiv(m, block), multiprocessors() * of_all // warps)
+    shape = {"blocks": blocks, "BLOCK": block, "num_warps": warps}
+    return triton.cdiv(m, block * blocks), shape
 
 
 def shared_set(common: Any, m: int, n: int) -> tuple[Kind, int, int]:

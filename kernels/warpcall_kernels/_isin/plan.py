@@ -14,7 +14,7 @@ BITMAP or, in shared memory, a HASH, or EITHER: see `shared_set`.
 
 | set | taken when | why |
 | --- | --- | --- |
-| BITMAP | types of 1 or 2 bytes, or 32-bit types with FULL_BITMAP_N test elements or more | a bit for every value of the type; no collisions |
+| BITMAP | types of 1 or 2 bytes, or 32-bit types with FULL_BITMAP_N test elements or more | a bit for every value of the type; no collisions. Of 1 or 2 bytes, each program sets bits in shared memory first, and looks up elements in a copy there (shared.py): 21,491,936 bf16 in 1,118,143: 28 us, a copy's time, 71 by device memory alone |
 | HASH | other floats | a hash set, with a filter if it is much larger than the L2 |
 | EITHER | other integers | the device looks at the range of the members: a bitmap of that range if it fits into the table, else a hash set; so nothing waits for the GPU |
 
@@ -35,7 +35,9 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._isin.few_plan import (
+    plan_build_bits,
     plan_compare,
+    plan_look_up_bits,
     plan_scan,
     plan_shared,
 )
@@ -96,17 +98,14 @@ RANGED_BLOCKS = ((1 << 13, 32, 1), (1 << 14, 128, 4), (1 << 15, 256, 8))
 # and 45; 2^20 bytes in 2^20: 32, 45.
 OVERLAPPING, OVERLAPPING_IN_BITS, OVERLAPPING_ADDED = 1 << 18, 1 << 20, 1 << 17
 
-# LARGE: values and warps of a program that builds: the first entry with at least as many test elements; and the
-# same for a bitmap of all values of a type. The threads of one warp wait for no other. On an H200, sparse and dense:
-# 2^22 int32 in 2^20: 68 and 54 us, 72 and 55 with 128 values and 2 warps. 2^12 sparse int32 in 2^14: 10.1 us, 10.7
-# with 64 values. 2^23 bytes in 2^22 on an H200: 54 us, 68 with 64 values.
+# LARGE: values and warps of a program that builds: the first entry with at least as many test elements. The threads of
+# one warp wait for no other. On an H200, sparse and dense: 2^22 int32 in 2^20: 68 and 54 us, 72 and 55 with 128 values
+# and 2 warps. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with 64 values.
 BUILT = ((1 << 15, 32, 1), (EVERY, 64, 1))
-BUILT_IN_BITS = ((1 << 15, 32, 1), (1 << 18, 64, 1), (EVERY, 128, 2))
 # Elements of a block, warps, and blocks of a program of LARGE or REVERSED that looks up: the first entry with
-# at least as many elements; and the same for a bitmap of all values of a type. On an H200, LARGE, sparse, dense and
+# at least as many elements; and the same for a bitmap of all values of 32 bits. On an H200, LARGE, sparse, dense and
 # found: 2^18 int64 in 2^11: 11.5, 9.0 and 10.4 us, 11.6, 9.6 and 11.4 with two blocks of 64 by one warp; 2^20: 17.4,
-# 11.7 and 16.1, 16.9, 14.0 and 16.4 with 128 by 2 warps. 2^24 in 2^14 by a bitmap of int16: 9 % less than with
-# two blocks.
+# 11.7 and 16.1, 16.9, 14.0 and 16.4 with 128 by 2 warps.
 LOOKED_UP = (
     (1 << 17, 128, 4, 1),
     (1 << 18, 256, 8, 1),
@@ -117,7 +116,7 @@ LOOKED_UP = (
 # The first entry is taken for up to so many elements if there are at least as many test elements. 2^20 int32 in 2^20 by
 # LARGE: 44.3 and 33.9 us, 45.0 and 33.7 otherwise.
 LOOKED_UP_FIRST = 1 << 20
-LOOKED_UP_IN_BITS = ((1 << 18, 256, 8, 1), (1 << 21, 256, 4, 2), (EVERY, 256, 4, 4))
+LOOKED_UP_IN_ALL_BITS = {"BLOCK": 256, "num_warps": 4, "BLOCKS": 4}
 
 # REVERSED: elements and warps of a program that adds elements to the filter, as above. On an H200, 2^16 int32 in
 # 2^18, sparse and dense: 13.6 and 13.2 us, 15.4 and 14.8 with 512; 2^17 in 2^17: 14.9 and 12.5, 15.1 and 14.5 with 64;
@@ -287,14 +286,12 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     table = _with_room(table, wanted, most)
     shared = _shared(table, common)
     in_bits = table.kind is Kind.BITMAP
-    built = BUILT_IN_BITS if in_bits else BUILT
+    short = common.primitive_bitwidth <= 16
     overlapping = OVERLAPPING_IN_BITS if in_bits else OVERLAPPING
     waiting = _waiting()
     overlapped = {**waiting, "EARLY": waiting["PDL"] and n <= overlapping}
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
-    build: dict[str, Any] = {**shared, **_shape(built, n), "n": n, "words": table.words}
-    shape = _shape(LOOKED_UP_IN_BITS, m) if in_bits else _looked_up(m, n)
-    probe = {**shared, **shape, "m": m, "INVERT": invert}
+    build: dict[str, Any] = {**shared, **_shape(BUILT, n), "n": n, "words": table.words}
     programs = _preparing(n)
     zero = _prepare(table, common, table.words, n, words[1], programs, early=shared["EARLY"])
     steps = [(zero, "tw")]
@@ -303,10 +300,16 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
         whole |= {"PROGRAMS": programs, **overlapped}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
-    build["PROGRAMS"] = fused
-    build["LOOK"] = _look(common, n)
-    steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
-    steps.append((_over(m, probe_kernel, probe, (words[0], None, None), probe["BLOCKS"]), "xwo"))
+    build |= {"PROGRAMS": fused, "LOOK": _look(n)}
+    probe = {**shared, "m": m, "INVERT": invert}
+    if short:
+        steps.append((plan_build_bits(build, words[1]), "tw"))
+        steps.append((plan_look_up_bits(probe, words[0]), "xwo"))
+    else:
+        probe |= LOOKED_UP_IN_ALL_BITS if in_bits else _looked_up(m, n)
+        steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
+        types = (words[0], None, None)
+        steps.append((_over(m, probe_kernel, probe, types, probe["BLOCKS"]), "xwo"))
     return SetPlan(table.words + 2 * programs, table.word, tuple(steps))
 
 
@@ -334,10 +337,8 @@ def _looked_up(m: int, n: int) -> dict[str, int]:
     return _shape(LOOKED_UP, 0 if m <= min(n, LOOKED_UP_FIRST) else m)
 
 
-def _look(common: Any, n: int) -> str:
-    """LOOK of `load_members` for n members."""
-    if common.primitive_bitwidth <= 16:
-        return "always"  # there are few values
+def _look(n: int) -> str:
+    """LOOK of `load_members` for n members of more than 16 bits."""
     return "equal" if n > UNREAD else "never"
 
 
@@ -374,12 +375,12 @@ def _reversed(
     shared |= {"TWO_BITMAPS": two, "members": members, "INVERT": invert}
     shared["bloom_words"] = table.slots // BLOOM_WORD
     shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(ADDED, m)
-    add = {**shared, **shape, "n": m, "LOOK": _look(common, m), "ranges": zeroed}
+    add = {**shared, **shape, "n": m, "LOOK": _look(m), "ranges": zeroed}
     add |= {"PROGRAMS": programs, "RANGED": ranged}
     add |= {"ZEROED": ZEROED, "ZEROED_FIRST": table.slots <= ZEROED_FIRST}
     adding = max(triton.cdiv(m, add["BLOCK"]), triton.cdiv(table.slots, MOST_ZEROED))
     block, warps = (KEEP_BLOCK, KEEP_WARPS) if n <= MANY_KEPT else (MANY_BLOCK, MANY_WARPS)
-    look = "always" if few and n > UNREAD else _look(common, n)  # few are kept
+    look = "always" if few and n > UNREAD else _look(n)  # few are kept
     keep = {**shared, "n": n, "LOOK": look, "BLOCK": block, "num_warps": warps}
     collect = {**shared, **_looked_up(m, n), "m": m, "n": n}
     prepare = _prepare(table, common, zeroed, m, words[0], programs, ranged=ranged, early=early)

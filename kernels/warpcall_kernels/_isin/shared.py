@@ -1,10 +1,17 @@
-"""The kernel of isin that makes a set of the test elements in the shared memory of each program: one launch.
+"""The kernels of isin that look up elements in a set in the shared memory of each program.
+
+One makes the set of the test elements itself, so that isin is one launch:
 
 - A *bitmap* has a bit for each value of a type of 1 or 2 bytes, or for each key from the least to the greatest
   test element if these lie close together.
 - A *hash set* has slots for a key each. An empty one holds the key of the first test element, which is therefore in
   the set from the beginning. A key is inserted into the first empty one of its slots, which follow each other
   in a step that depends on the key. At least half of the slots stay empty, so each search ends.
+
+Types of 1 or 2 bytes have a bitmap of all their values, also for many test elements. Then one kernel makes it in device
+memory, of a bitmap of each program: atomics of many programs to few words of device memory would contend. Another
+looks up elements in copies of it. Threads of a warp that read different lines of the L1 wait for each other, and those
+that read different banks of shared memory do not.
 
 Triton has no accesses to computed addresses in shared memory, so these are PTX. Each thread searches for itself
 there, and waits for no other warp. Triton's interpreter, which has no PTX, compares each value with all test
@@ -15,9 +22,19 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.few import load_tests
-from warpcall_kernels._isin.hash_set import INTERPRETED, keys_of, load_block, store_block
+from warpcall_kernels._isin.hash_set import (
+    INTERPRETED,
+    TABLE,
+    has_bits,
+    keys_of,
+    load_block,
+    load_keys,
+    set_bits,
+    store_block,
+)
 
 # Bytes of an array that a kernel declares itself. It may have 48 KB of such memory. Larger arrays are in what Triton
 # reserves (`_reserve`).
@@ -335,3 +352,95 @@ def shared_kernel(
                 *(x_ptr, out_ptr, m, x, blocks, (slots, empty, factor)),
                 *(False, SLOTS, INVERT, COMMON, KEY, BLOCK),
             )
+
+
+@triton.jit
+def build_bits_kernel(
+    test_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    n: tl.tensor,
+    blocks: tl.tensor,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BITMAP: tl.constexpr,
+    BITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Set the bits of test elements of a type of BITS values in the zeroed bitmap of the workspace.
+
+    Blocks, and BITMAP, are as for `shared_kernel`.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    step = tl.num_programs(0).to(tl.int64) * BLOCK
+    if INTERPRETED:
+        for _block in range(blocks):
+            key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+            set_bits(ws_ptr, key, valid, False, KEY)
+            start += step
+    else:
+        bitmap = tl.inline_asm_elementwise(BITMAP, "=r", [], tl.uint32, False, 1)
+        _fill(bitmap, tl.zeros([], tl.uint32), BITS // 8)
+        tl.debug_barrier()
+        for _block in range(blocks):
+            key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+            _set_bits(bitmap, key, valid)
+            start += step
+        tl.debug_barrier()
+        at = tl.arange(0, BITS // 32)
+        words = tl.inline_asm_elementwise(
+            *("ld.shared.b32 $0, [$1];", "=r,r", [bitmap + 4 * at.to(tl.uint32)]),
+            *(tl.uint32, False, 1),
+        )
+        if PDL:
+            gdc_wait()
+        tl.atomic_or(ws_ptr + TABLE + at, words, mask=words != 0, sem="relaxed")
+
+
+@triton.jit
+def _copy_bitmap(ws_ptr: tl.tensor, BITMAP: tl.constexpr, BITS: tl.constexpr) -> tl.tensor:
+    """The address of a copy of the bitmap of a workspace."""
+    bitmap = tl.inline_asm_elementwise(BITMAP, "=r", [], tl.uint32, False, 1)
+    at = tl.arange(0, BITS // 32)
+    tl.inline_asm_elementwise(
+        "st.shared.b32 [$1], $2; mov.u32 $0, 0;",
+        *("=r,r,r", [bitmap + 4 * at.to(tl.uint32), tl.load(ws_ptr + TABLE + at)]),
+        *(tl.uint32, False, 1),
+    )
+    tl.debug_barrier()
+    return bitmap
+
+
+@triton.jit
+def look_up_bits_kernel(
+    x_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    m: tl.tensor,
+    blocks: tl.tensor,
+    INVERT: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BITMAP: tl.constexpr,
+    BITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Look up elements in the bitmap of all BITS values of a type of 1 or 2 bytes, which is in the workspace.
+
+    Blocks, and BITMAP, are as for `shared_kernel`.
+    """
+    x = load_block(x_ptr, tl.program_id(0).to(tl.int64) * BLOCK, m, BLOCK)
+    if PDL:
+        gdc_wait()
+    if INTERPRETED:
+        for block in range(blocks):
+            start = (tl.program_id(0) + block * tl.num_programs(0)).to(tl.int64) * BLOCK
+            key, valid = keys_of(load_block(x_ptr, start, m, BLOCK), COMMON, KEY)
+            store_block(out_ptr, start, m, has_bits(ws_ptr, key, valid, KEY) ^ INVERT, BLOCK)
+    else:
+        held = (_copy_bitmap(ws_ptr, BITMAP, BITS), tl.full([], 0, KEY), tl.full([], BITS, KEY))
+        _look_up(*(x_ptr, out_ptr, m, x, blocks, held), *(True, BITS, INVERT, COMMON, KEY, BLOCK))
