@@ -35,6 +35,7 @@ from torch import Tensor
 from warpcall_kernels._isin.plan import DTYPES, check_dtypes, plan
 from warpcall_kernels._isin.rule import NARROW, WIDE
 from warpcall_kernels._isin.table import SetPlan
+from warpcall_kernels._transpose.contiguous import contiguous
 from warpcall_kernels.op.cases import SHORT_DTYPES, Case, Sample, Values
 from warpcall_kernels.op.declaration import (
     Input,
@@ -70,7 +71,7 @@ def isin_reference(
 def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    elements, test_elements = elements.contiguous(), test_elements.contiguous()
+    elements, test_elements = contiguous(elements), contiguous(test_elements)
     planned = plan(layout_key(elements), layout_key(test_elements), invert)
     if elements.device != test_elements.device:
         raise InvalidInput(

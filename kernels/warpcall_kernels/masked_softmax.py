@@ -22,6 +22,7 @@ from torch import Tensor
 from warpcall_kernels._softmax import checks, common_cases
 from warpcall_kernels._softmax.forward_plan import plan
 from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
+from warpcall_kernels._transpose.contiguous import contiguous
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
@@ -63,11 +64,11 @@ def _launch(
     if not runs_kernel(x):
         return out.copy_(masked_softmax_reference(x, mask, lengths, scale, causal))
     if launch is None:  # the strides fit no plan; first try a copy of x alone
-        x = x.contiguous()
+        x = contiguous(x)
         launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
     if launch is None:
-        mask = None if mask is None else mask.expand(x.shape).contiguous()
-        lengths = None if lengths is None else lengths.expand(x.shape[:-1]).contiguous()
+        mask = None if mask is None else contiguous(mask.expand(x.shape))
+        lengths = None if lengths is None else contiguous(lengths.expand(x.shape[:-1]))
         launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
         assert launch is not None
     words = [x.new_zeros(launch.words, dtype=torch.int64)] if launch.words else []

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from warpcall_kernels._softmax import checks, common_cases
 from warpcall_kernels._softmax.backward_plan import plan
+from warpcall_kernels._transpose.contiguous import contiguous
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -54,7 +55,7 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
     if not runs_kernel(output):
         return out.copy_(masked_softmax_backward_reference(grad_output, output, scale))
     if launch is None:  # the strides fit no plan; those of copies do
-        grad_output, output = grad_output.contiguous(), output.contiguous()
+        grad_output, output = contiguous(grad_output), contiguous(output)
         launch = _plan(layout_key(grad_output), layout_key(output), scale)
         assert launch is not None
     if launch.words:

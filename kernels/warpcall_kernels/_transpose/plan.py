@@ -149,7 +149,7 @@ def plan_permute(
 def choose(permutation: Permutation) -> Variant:
     """The variant that is fastest for this permutation; the table of variants says why."""
     dims = permutation.dims
-    if not dims or (len(dims) == 1 and dims[0].strides[X] == 1):
+    if len(dims) <= 1:
         return Variant.COPY
     if permutation.inner == len(dims) - 1:
         return Variant.STAGED if _rows_are_scattered(permutation) else Variant.ROWS
