@@ -170,7 +170,7 @@ class AsyncClient(BaseClient, AsyncOps):
             code: a file, a source or a function, as for `implementations.add`; it is not stored.
             function: name of the function in `code`. None means the op's name, with `_` for `-`.
             implementation: "user/name" or "user/name@version"; None, without `code`: the server's.
-            gpu: the architecture, such as "sm_80", "sm_90" or "sm_100".
+            gpu: the architecture, such as "sm_80" or "sm_90", or a GPU, such as "h100" or "RTX 4090".
             texts: of "ttir", "ttgir", "ptx" and "sass"; each has up to 256 KiB for a kernel.
 
         Raises:

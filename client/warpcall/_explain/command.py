@@ -17,6 +17,7 @@ from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.uploads import is_file, upload_of
+from warpcall._explain.gpus import GPUS, architecture_of
 from warpcall._explain.tables import difference_lines, report_lines, text_lines_of
 from warpcall._jobs.names import without_version
 from warpcall.compile_reports import ARCHITECTURES, GPU, TEXT_NAMES, CompileReport, TextName
@@ -65,9 +66,10 @@ def explain(
         str,
         typer.Option(
             "--gpu",
-            metavar="SM",
-            autocompletion=lambda: list(ARCHITECTURES),
-            help=f"The architecture: {', '.join(ARCHITECTURES)}.",
+            metavar="GPU",
+            autocompletion=lambda: [*ARCHITECTURES, *GPUS],
+            help=f"The architecture: {', '.join(ARCHITECTURES)}; or a GPU that has it, such as "
+            "h100 or 'rtx 4090'.",
         ),
     ] = GPU,
     show: Annotated[
@@ -101,7 +103,10 @@ def explain(
     """
     chosen = None if show is None else one_of("--show", show, TEXT_NAMES)
     texts = [chosen or DIFFERENCE] if chosen or diff is not None else []
-    one_of("--gpu", gpu_name, ARCHITECTURES)
+    try:
+        architecture = one_of("--gpu", architecture_of(gpu_name, "--gpu"), ARCHITECTURES)
+    except InvalidInput as error:
+        raise UsageError(error.detail) from None
     rest = list(arguments or [])
     with Client(url) as gpu:
         op = _op_of(gpu, what, rest)
@@ -111,7 +116,8 @@ def explain(
         found = []
         for one in targets:
             with options_named(op, declaration):
-                found.append(one.explain(gpu, op, case, gpu_name, TEXT_NAMES if as_json else texts))
+                wanted = TEXT_NAMES if as_json else texts
+                found.append(one.explain(gpu, op, case, architecture, wanted))
     if as_json:
         reports = [one.to_dict() for one in found]
         print_json({"new": reports[0], "old": reports[1]} if diff is not None else reports[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 from warpcall import wire
 from warpcall._core import Core
+from warpcall._explain.gpus import architecture_of
 from warpcall._jobs.client import given
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import Code, source_of
@@ -34,7 +35,7 @@ async def explain(
         "source": None if source is None else source.text,
         "function": function or (None if source is None else source.function),
         "implementation": implementation,
-        "gpu": gpu,
+        "gpu": architecture_of(gpu),
         "texts": list(texts),
     }
     payload = await core.request_json("POST", wire.COMPILE_REPORTS_PATH, given(body))
