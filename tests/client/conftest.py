@@ -18,11 +18,12 @@ __all__ = ["certificate", "client", "direct", "flavour", "tls", "unused_port", "
 
 
 @pytest.fixture
-def unused_port() -> int:
-    """A port on which no server listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def unused_port() -> Iterator[int]:
+    """A port on which no server listens, and none of another test can."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        yield port
 
 
 @pytest.fixture
