@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -91,6 +93,28 @@ async def connect_first(
             except failures as error:
                 failure = error
         raise failure
+
+
+def why_unreachable(error: BaseException, listener: str) -> str:
+    """Why a connection could not be made, for a message. If nothing listens there, it asks for that.
+
+    Args:
+        error: the failure, or an error that it caused.
+        listener: what should listen there, such as "a Warpcall server running at http://host:8000".
+    """
+    reason = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
+            is_refused = isinstance(cause, ConnectionRefusedError)
+            # Not `strerror`, for which asyncio has "Connect call failed".
+            text = os.strerror(errno.ECONNREFUSED if is_refused else errno.ENOENT)
+            return f"{text}; is {listener}?"
+        reason = getattr(cause, "strerror", None) or reason or str(cause)
+        # httpcore's errors have the socket's error as their first argument.
+        inner = cause.args[0] if cause.args else None
+        cause = inner if isinstance(inner, BaseException) else cause.__cause__
+    return reason or "the time to connect is over"
 
 
 def share_s(deadline: float, endpoints: int) -> float:

@@ -25,6 +25,7 @@ from warpcall._transport.base import (
     most_nbytes,
 )
 from warpcall._transport.cancellable import CancellableBackend
+from warpcall._transport.connect import why_unreachable
 from warpcall._transport.deadlines import left_s
 from warpcall._transport.parser import header_map
 from warpcall._transport.timed import Clock, TimedBackend
@@ -38,6 +39,9 @@ _STAGES: dict[type[BaseException], str] = {
     httpcore.ReadTimeout: "waiting for the answer, or receiving it",
 }
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+
+# OpenSSL's codes of certificates whose issuer is not among those that are trusted.
+UNKNOWN_ISSUER = (18, 19, 20, 21)
 
 
 class HttpcoreTransport:
@@ -291,8 +295,26 @@ def _translated(config: Config, deadline: float, connect_by: float) -> Iterator[
                 f"{host} does not speak TLS on port {config.port}: "
                 "for plain HTTP the url begins with http://"
             ) from error
-        raise ConnectionFailed(f"cannot reach {host}: {error}") from error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise ConnectionFailed(_why_untrusted(config, cause)) from error
+        proxy = proxy_for(config)
+        listener = f"a Warpcall server running at {config.url}"
+        if proxy is not None:
+            listener = f"the proxy {proxy.url}, which the environment names, running"
+        reason = why_unreachable(error, listener)
+        raise ConnectionFailed(f"cannot reach {config.authority}: {reason}") from error
     except httpcore.ProxyError as error:
         raise ConnectionFailed(f"the proxy does not connect to {host}: {error}") from error
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         raise ConnectionFailed(f"the connection to {host} broke: {error}") from error
+
+
+def _why_untrusted(config: Config, error: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with a server's certificate, and what helps if nobody vouches for it."""
+    text = f"the certificate of {config.authority} is not trusted: {error.verify_message}"
+    if error.verify_code not in UNKNOWN_ISSUER:
+        return text
+    return (
+        f"{text}; if it is your own, set SSL_CERT_FILE to a PEM file that has this certificate, or "
+        "that of the authority which signed it"
+    )

@@ -27,7 +27,7 @@ from warpcall._transport.base import (
     content_length,
     most_nbytes,
 )
-from warpcall._transport.connect import Address, is_quiet
+from warpcall._transport.connect import Address, is_quiet, why_unreachable
 from warpcall._transport.deadlines import left_s
 from warpcall._transport.parser import HEAD_BYTES, AnswerParser, Malformed
 from warpcall._transport.waiters import Waiter
@@ -159,8 +159,10 @@ class SocketTransport:
         except OSError as error:
             if isinstance(error, TimeoutError) and by == request.deadline:
                 raise
-            reason = error.strerror or str(error) or "the time to connect is over"
-            where = self._address if isinstance(self._address, str) else self._authority
+            is_path = isinstance(self._address, str)
+            where = self._address if is_path else self._authority
+            url = f"{'unix' if is_path else 'http'}://{where}"
+            reason = why_unreachable(error, f"a Warpcall server running at {url}")
             raise ConnectionFailed(f"cannot reach {where}: {reason}") from error
         sock.setblocking(False)
         prepare(sock)

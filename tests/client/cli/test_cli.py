@@ -209,7 +209,10 @@ def test_a_server_that_is_not_there_is_one_line(warpcall: Command, unused_port: 
     result = warpcall("health", "--url", f"http://127.0.0.1:{unused_port}")
 
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"warpcall: cannot reach 127.0.0.1:{unused_port}: Connection refused\n"
+    assert result.err == (
+        f"warpcall: cannot reach 127.0.0.1:{unused_port}: Connection refused; "
+        f"is a Warpcall server running at http://127.0.0.1:{unused_port}?\n"
+    )
 
 
 def test_the_key_comes_from_the_environment(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,6 +261,47 @@ def test_a_server_that_is_not_there_is_named_to_coroutines_too(unused_port: int)
         asyncio.run(run())
 
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_refused_connection_asks_whether_a_server_runs_there(
+    direct: Flavour, scheme: str, unused_port: int
+) -> None:
+    url = f"{scheme}://127.0.0.1:{unused_port}"
+
+    with pytest.raises(TransportError) as caught:
+        direct.ask_url(url, lambda gpu: gpu.health(), retries=0)
+
+    where = f"cannot reach 127.0.0.1:{unused_port}: Connection refused"
+    assert str(caught.value) == f"{where}; is a Warpcall server running at {url}?"
+
+
+def test_a_socket_that_is_not_there_asks_whether_a_server_runs_there(
+    direct: Flavour, tmp_path: Path
+) -> None:
+    url = f"unix://{tmp_path}/no.sock"
+
+    with pytest.raises(TransportError, match=f"is a Warpcall server running at {url}") as caught:
+        direct.ask_url(url, lambda gpu: gpu.health(), retries=0)
+
+    assert "no.sock: No such file or directory" in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_is_not_there_is_named_without_its_password(
+    direct: Flavour, scheme: str, unused_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, f"http://ann:secret@127.0.0.1:{unused_port}")
+        monkeypatch.setenv(name.lower(), f"http://ann:secret@127.0.0.1:{unused_port}")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+
+    with pytest.raises(TransportError, match="cannot reach gpu-box: Connection refused") as caught:
+        direct.ask_url(f"{scheme}://gpu-box", lambda gpu: gpu.health(), retries=0)
+
+    proxy = f"http://127.0.0.1:{unused_port}"
+    assert f"is the proxy {proxy}, which the environment names, running?" in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_named(unused_port: int) -> None:

@@ -40,13 +40,27 @@ def test_bodies_and_the_key_go_over_tls(
     np.testing.assert_array_equal(small, X.T)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(
+def test_a_certificate_that_nobody_vouches_for_is_refused_and_the_error_says_what_to_set(
     client: Flavour, tls: ssl.SSLContext
 ) -> None:
     with (
         ScriptedServer(well, tls=tls) as server,
-        pytest.raises(TransportError, match="certificate verify failed"),
+        pytest.raises(TransportError, match=r"self-signed certificate; .* set SSL_CERT_FILE") as e,
     ):
         client.ask(server, permute, retries=0)
 
+    assert f"the certificate of 127.0.0.1:{server.port} is not trusted" in str(e.value)
     assert server.targets == []
+
+
+def test_a_certificate_for_another_host_is_refused_without_that_advice(
+    client: Flavour, tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with (
+        ScriptedServer(well, tls=tls) as server,
+        pytest.raises(TransportError, match="is not trusted: Hostname mismatch") as caught,
+    ):
+        client.ask_url(f"https://localhost:{server.port}", permute, retries=0)
+
+    assert "SSL_CERT_FILE" not in str(caught.value)
