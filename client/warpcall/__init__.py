@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from warpcall.errors import (
     Busy,
     CallTimedOut,
+    ConnectionFailed,
     Forbidden,
     InvalidInput,
     JobFailed,
@@ -103,6 +104,7 @@ __all__ = [
     "ComparedRow",
     "Comparison",
     "CompileReport",
+    "ConnectionFailed",
     "Device",
     "Forbidden",
     "Health",

@@ -2,6 +2,7 @@
 
 WarpcallError
 ├── TransportError            no answer arrived: the connection was refused, broke or timed out
+│   └── ConnectionFailed      the connection was refused or broke (retried by the SDK)
 ├── JobFailed                 a benchmark job ended without success
 └── Problem                   the server answered with an RFC 9457 problem
     ├── OnOtherNode       307 on-other-node
@@ -49,6 +50,10 @@ class TransportError(WarpcallError):
 
     def __init__(self, message: str) -> None:
         super().__init__(clean(message))
+
+
+class ConnectionFailed(TransportError):
+    """The connection was refused or broke. Another try may succeed."""
 
 
 class JobFailed(WarpcallError):

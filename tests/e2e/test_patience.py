@@ -20,8 +20,8 @@ from tests.e2e.test_survives import LEFT, lane_of, lane_state, metric, until
 from tests.servers import Server, running_server
 from tests.suspended import suspended
 from warpcall import AsyncClient, Busy, CallTimedOut, Client, InvalidInput, Unavailable
-from warpcall._transport.base import ConnectionFailed
 from warpcall._transport.retries import RETRIES, Retries
+from warpcall.errors import ConnectionFailed
 
 pytestmark = pytest.mark.slow
 

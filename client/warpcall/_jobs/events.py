@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 from warpcall._core import Core
 from warpcall._jobs.parse import parse
-from warpcall._transport.base import ConnectionFailed
-from warpcall.errors import Busy, TimedOut, TransportError, Unavailable
+from warpcall.errors import Busy, ConnectionFailed, TimedOut, TransportError, Unavailable
 from warpcall.jobs import JobEvent
 
 QUIET_S = (

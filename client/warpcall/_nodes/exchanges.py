@@ -17,7 +17,6 @@ from warpcall._nodes.reader import NODE, Reader
 from warpcall._nodes.targets import CALL_BYTES, HOME, STORE, Target, Targets, node_of
 from warpcall._progress import Display
 from warpcall._transport.base import (
-    ConnectionFailed,
     Gathered,
     Reply,
     Request,
@@ -28,7 +27,7 @@ from warpcall._transport.base import (
 from warpcall._transport.buffers import Buffers
 from warpcall._transport.replies import first_text, problem_of
 from warpcall._transport.retries import MAY_PASS, Retries
-from warpcall.errors import InvalidInput, NotFound, TransportError
+from warpcall.errors import ConnectionFailed, InvalidInput, NotFound, TransportError
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
 MAX_MARGIN_S = 1.0

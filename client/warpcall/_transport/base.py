@@ -21,10 +21,6 @@ MAX_HEADER_CHARACTERS = 100_000  # of one value; the transports read less of a w
 MAX_PROBLEM_BYTES = 1 << 20  # of an answer whose status is an error
 
 
-class ConnectionFailed(TransportError):
-    """The connection was refused or broke. Another try may succeed."""
-
-
 @dataclass(slots=True)  # frozen would take 1 us more for each call
 class Request:
     """One HTTP request. It does not change.

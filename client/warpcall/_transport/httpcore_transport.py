@@ -15,7 +15,6 @@ import httpcore
 
 from warpcall._config import Config, Proxy, proxy_for
 from warpcall._transport.base import (
-    ConnectionFailed,
     Gathered,
     Reply,
     Request,
@@ -29,7 +28,7 @@ from warpcall._transport.connect import why_unreachable
 from warpcall._transport.deadlines import left_s
 from warpcall._transport.parser import header_map
 from warpcall._transport.timed import Clock, TimedBackend
-from warpcall.errors import CallTimedOut, InvalidInput, TransportError
+from warpcall.errors import CallTimedOut, ConnectionFailed, InvalidInput, TransportError
 
 LIMITS = {"max_connections": 32, "max_keepalive_connections": 16, "keepalive_expiry": 5.0}
 _STAGES: dict[type[BaseException], str] = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from warpcall._transport.base import ConnectionFailed
-from warpcall.errors import Busy, Unavailable
+from warpcall.errors import Busy, ConnectionFailed, Unavailable
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0

@@ -18,7 +18,6 @@ import numpy as np
 
 from warpcall._progress import Meter
 from warpcall._transport.base import (
-    ConnectionFailed,
     Gathered,
     Reply,
     Request,
@@ -31,7 +30,7 @@ from warpcall._transport.connect import Address, is_quiet, why_unreachable
 from warpcall._transport.deadlines import left_s
 from warpcall._transport.parser import HEAD_BYTES, AnswerParser, Malformed
 from warpcall._transport.waiters import Waiter
-from warpcall.errors import CallTimedOut, TransportError, WarpcallError
+from warpcall.errors import CallTimedOut, ConnectionFailed, TransportError, WarpcallError
 from warpcall.sockets import is_loss, notice_loss, prepare, slice_nbytes
 
 RECEIVE_BYTES = 512 << 10  # of one read; the fastest size on loopback
