@@ -13,6 +13,7 @@ from warpcall._config import Config
 from warpcall._core import Core
 from warpcall._explain.request import explain
 from warpcall._extras.arguments import split_arguments
+from warpcall._extras.suggestions import Suggests
 from warpcall._generated.async_ops import AsyncOps
 from warpcall._generated.async_stored_ops import AsyncStoredOps
 from warpcall._jobs.client import AsyncJobs
@@ -237,7 +238,7 @@ class AsyncClient(BaseClient, AsyncOps):
         await self.close()
 
 
-class AsyncStoredCalls(AsyncStoredOps):
+class AsyncStoredCalls(AsyncStoredOps, Suggests):
     """StoredCalls for AsyncClient; its methods are awaited."""
 
     def __init__(self, core: Core) -> None:

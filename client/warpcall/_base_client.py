@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from warpcall._config import Config, configure
 from warpcall._core import Core
 from warpcall._extras.arguments import check_timeout
+from warpcall._extras.suggestions import Suggests
 from warpcall._progress import Display
 from warpcall._tensors import BaseStoredTensor
 from warpcall._transport.base import Transport
@@ -18,7 +19,7 @@ from warpcall.errors import InvalidInput
 TIMEOUT_S = 60.0
 
 
-class BaseClient:
+class BaseClient(Suggests):
     """The parts that both clients share; Client documents the arguments."""
 
     _stored_type: ClassVar[type[BaseStoredTensor[Any]]]

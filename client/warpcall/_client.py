@@ -12,6 +12,7 @@ from warpcall._async_client import AsyncClient
 from warpcall._base_client import BaseClient
 from warpcall._blocking import blocking, run_now
 from warpcall._core import Core
+from warpcall._extras.suggestions import Suggests
 from warpcall._generated.ops import Ops
 from warpcall._generated.stored_ops import StoredOps
 from warpcall._jobs.client import Jobs
@@ -153,7 +154,7 @@ class Client(BaseClient, Ops):
         self.close()
 
 
-class StoredCalls(StoredOps):
+class StoredCalls(StoredOps, Suggests):
     """The ops of a client. They store their outputs on the device, and return stored tensors."""
 
     def __init__(self, core: Core) -> None:

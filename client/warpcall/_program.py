@@ -11,13 +11,14 @@ from warpcall._arrays import is_array
 from warpcall._blocking import run_now
 from warpcall._core import Core
 from warpcall._extras.gradients import refuse_gradients
+from warpcall._extras.suggestions import Suggests
 from warpcall._generated.program_ops import ProgramOps
 from warpcall._steps import Ref, Step, StepInput
 from warpcall._tensors import BaseStoredTensor, new_id
 from warpcall.errors import InvalidInput
 
 
-class Steps(ProgramOps):
+class Steps(ProgramOps, Suggests):
     """The steps of a program and the tensors that are sent with it, each tensor once."""
 
     def __init__(self, core: Core) -> None:
