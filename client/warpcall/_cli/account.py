@@ -31,12 +31,14 @@ def login(url: Url = None) -> None:
     The command asks for the key, or reads it from standard input. It is not an option: other users
     of the machine can see the arguments of a process.
     """
-    if sys.stdin.isatty():
-        key = str(typer.prompt("API key", hide_input=True)).strip()
-    else:
-        key = _first_line().strip()
+    at_terminal = sys.stdin.isatty()
+    key = "" if at_terminal else _first_line().strip()
     if not key:
-        raise UsageError("login needs a key, got an empty line")
+        if _save_without_key(url):
+            return
+        if not at_terminal:
+            raise UsageError("login needs a key, got an empty line")
+        key = str(typer.prompt("API key", hide_input=True)).strip()
     with Client(url, api_key=key) as gpu:
         try:
             user = gpu.me().name
@@ -46,6 +48,19 @@ def login(url: Url = None) -> None:
     write_lines(f"{path} now has the key for {gpu.url}")
     if user == NO_KEYS:
         write_lines("the server has no API keys: it needs none, and did not check this one")
+
+
+def _save_without_key(url: str | None) -> bool:
+    """Save the address of a server that has no keys. Return whether it is one."""
+    with Client(url) as gpu:
+        try:
+            if gpu.me().name != NO_KEYS:
+                return False
+        except Unauthorized:
+            return False
+        path = write_profile(Profile(gpu.url))
+    write_lines(f"{path} now has {gpu.url}, which needs no key")
+    return True
 
 
 @app.command()

@@ -95,6 +95,56 @@ def test_login_says_if_the_server_has_no_keys(
     assert more == ([] if has_keys else [none])
 
 
+class Terminal(io.StringIO):
+    """A standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("given", [io.StringIO(""), io.StringIO("\n"), Terminal()])
+def test_login_saves_the_address_of_a_server_without_keys_and_asks_for_no_key(
+    given: io.StringIO, folder: Path, warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", given)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: pytest.fail("it asked"))
+    local = {**ME, "name": "local", "role": "admin"}
+
+    with ScriptedServer(lambda visit: say(visit, 200, local)) as server:
+        result = warpcall("login", "--url", server.url)
+
+        assert (result.code, result.err) == (0, "")
+        assert result.out == (
+            f"{folder / 'profile.toml'} now has {server.url}, which needs no key\n"
+        )
+        assert read_profile() == Profile(server.url)
+
+
+def test_login_at_a_terminal_asks_for_the_key_of_a_server_with_keys(
+    warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: KEY)
+
+    with ScriptedServer(answer) as server:
+        result = warpcall("login", "--url", server.url)
+
+        assert result.code == 0
+        assert read_profile() == Profile(server.url, KEY)
+
+
+def test_login_without_a_key_saves_nothing_of_a_server_with_keys(
+    warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+
+    with ScriptedServer(answer) as server:
+        result = warpcall("login", "--url", server.url)
+
+    assert (result.code, result.err) == (2, "warpcall: login needs a key, got an empty line\n")
+    assert read_profile() == Profile()
+
+
 def test_logout_deletes_what_login_saved(folder: Path, warpcall: Command) -> None:
     write_profile(Profile("https://gpu.example.com", KEY))
 
