@@ -160,6 +160,31 @@ def test_a_case_is_named_by_the_options_of_bench_and_an_id_by_its_beginning(
     assert warpcall("cancel", measured[:6])[1] == f"{measured} had ended before: succeeded\n"
 
 
+def test_the_history_of_an_op_lists_its_measured_cases(measured: str, warpcall: Warpcall) -> None:
+    key = "permute x=F32[8,8] dims=1,0"
+
+    code, out, _ = warpcall("history", "permute")
+    cases = json.loads(warpcall("history", "permute", "--json")[1])
+    ours = warpcall("history", "permute", "--implementation", "nobody/fast")
+    one = warpcall("history", "permute", "--limit", "1")
+    unmeasured, unknown = warpcall("history", "conv"), warpcall("history", "permut")
+    incomplete = warpcall("history", "permute", "--dtype", "fp32")
+
+    assert code == 0
+    assert out.splitlines()[0].split() == ["case", "implementations", "best", "measured"]
+    (line,) = [line for line in out.splitlines() if line.startswith(key)]
+    assert "warpcall" in line
+    assert key in [case["case"] for case in cases]
+    assert [line.startswith("permute") for line in one[1].splitlines()].count(True) == 1
+    assert one[1].splitlines()[-1].startswith("`warpcall history 'permute x=")
+    assert ours[1] == "no job that you may read has a valid result of permute\n"
+    assert unmeasured[1] == "no job that you may read has a valid result of conv\n"
+    assert unknown[0] == 1
+    assert "permut" in unknown[2]
+    assert incomplete[0] == 2
+    assert measured
+
+
 def test_results_are_written_to_a_file_in_each_format(
     measured: str, warpcall: Warpcall, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from warpcall import Client, NotFound
+from warpcall import Client, Forbidden, InvalidInput, Job, NotFound, WarpcallError
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
@@ -41,7 +41,7 @@ from warpcall._cli.tables import (
     queue_table,
 )
 from warpcall._jobs.artefacts import JobArtefact
-from warpcall.jobs import STATES
+from warpcall.jobs import STATES, UNFINISHED
 from warpcall.nodes import Node
 
 MAX_LISTED = 500
@@ -53,6 +53,14 @@ JobId = Annotated[
         metavar="ID",
         autocompletion=job_ids,
         help="Id of a job, from `warpcall jobs`, or how it begins.",
+    ),
+]
+JobIds = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID...",
+        autocompletion=job_ids,
+        help="Ids of jobs, from `warpcall jobs`, or how they begin.",
     ),
 ]
 
@@ -107,19 +115,73 @@ def watch(id: JobId, as_json: Json = False, url: Url = None) -> None:
 
 
 @app.command()
-def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
+def cancel(
+    ids: JobIds = None,
+    tag: Annotated[
+        str | None, typer.Option(metavar="TAG", help="Cancel your unfinished jobs with this tag.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Cancel all your unfinished jobs.")] = False,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
     """Cancel a job that waits or runs. The cases that it has measured are kept."""
+    if bool(ids) + (tag is not None) + every != 1:
+        raise UsageError("cancel takes either ids of jobs, or --tag TAG, or --all")
+    failures: list[str] = []
+    done: list[tuple[Job, bool]] = []
     with Client(url) as gpu:
-        before = gpu.jobs.get(id)
-        was_over = before.ended
-        job = before.cancel()
+        if ids and len(ids) == 1:
+            done.append(_cancelled(gpu.jobs.get(ids[0])))
+        elif ids:
+            for id_ in dict.fromkeys(ids):
+                try:
+                    done.append(_cancelled(gpu.jobs.get(id_)))
+                except (Forbidden, InvalidInput, NotFound) as error:  # the others are cancelled
+                    failures.append(error.detail)
+        else:
+            done += [_cancelled(job) for job in _unfinished(gpu, tag)]
     if as_json:
-        print_json(asdict(job.info))
-    elif was_over:
-        write_lines(f"{job.id} had ended before: {job.state}")
+        found = [asdict(job.info) for job, _ in done]
+        print_json(found[0] if ids and len(ids) == 1 else found)
     else:
-        kept = f"{job.cases_done} of {plural(job.cases_total, 'case')} measured"
-        write_lines(f"{job.id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
+        write_lines(*(_cancel_line(job, is_over) for job, is_over in done))
+        if not ids or len(ids) > 1:
+            count = sum(not is_over for _, is_over in done)
+            write_lines(f"{plural(count, 'job')} cancelled" if done else _none_unfinished(tag))
+    if failures:
+        raise WarpcallError("; ".join(failures))
+
+
+def _cancelled(job: Job) -> tuple[Job, bool]:
+    """Cancel a job. Return it, and whether it had ended before."""
+    was_over = job.ended
+    job.cancel()
+    return job, was_over or (job.ended and job.state != "cancelled")
+
+
+def _cancel_line(job: Job, was_over: bool) -> str:
+    if was_over:
+        return f"{job.id} had ended before: {job.state}"
+    kept = f"{job.cases_done} of {plural(job.cases_total, 'case')} measured"
+    return f"{job.id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}"
+
+
+def _none_unfinished(tag: str | None) -> str:
+    return "you have no unfinished jobs" + (f" with the tag {tag}" if tag is not None else "")
+
+
+def _unfinished(gpu: Client, tag: str | None) -> list[Job]:
+    """The user's own jobs that wait or run."""
+    found: dict[str, Job] = {}
+    # In the order of the states: a job that goes on meanwhile is listed at its next state.
+    for state in UNFINISHED:
+        before = None
+        while page := gpu.jobs.list(state=state, tag=tag, before=before, limit=MAX_LISTED):
+            found |= {job.id: job for job in page}
+            before = page[-1].id
+            if len(page) < MAX_LISTED:
+                break
+    return list(found.values())
 
 
 @app.command()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,17 +24,33 @@ from warpcall._cli.output import (
     op_names,
     plural,
     print_json,
+    table_of,
     write_lines,
 )
 from warpcall._cli.sweep_args import sweep_of
-from warpcall._cli.tables import comparison_lines, history_table, one_line
+from warpcall._cli.tables import ago, comparison_lines, history_table, one_line
 from warpcall._extras.files import replacing
 from warpcall._jobs.client import Format
-from warpcall.jobs.results import History
+from warpcall.jobs.results import BoardEntry, History
 
 FORMATS: dict[str, Format] = {"csv": "csv", "md": "markdown", "json": "json"}
 
 app = typer.Typer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCase:
+    """A case of an op that `history` lists.
+
+    Attributes:
+        case: its key.
+        implementations: names of those that have a valid result in it.
+        finished_at: when the latest of their best results was measured.
+    """
+
+    case: str
+    implementations: list[str]
+    finished_at: str
 
 
 @app.command()
@@ -108,6 +125,9 @@ def history(
     """
     rest = arguments or []
     with Client(url) as gpu:
+        if case and " " not in case and not (rest or shape or dtype or size):
+            _print_cases(_measured_cases(gpu, case, implementation), case, limit, as_json)
+            return
         if (
             not case
             or " " in case
@@ -181,6 +201,43 @@ def _write_out(text: str) -> None:
         write_lines(*text.splitlines())
     else:
         sys.stdout.write(text)
+
+
+def _measured_cases(gpu: Client, op: str, implementation: str | None) -> list[MeasuredCase]:
+    """The cases of an op that have a valid result on some device, those measured last first."""
+    declaration_of(gpu, op)  # it raises an error that suggests other names
+    first = gpu.jobs.board(op)
+    boards = [first, *(gpu.jobs.board(op, device=device) for device in first.devices[1:])]
+    entries: dict[str, list[BoardEntry]] = {}
+    for standing in (one for board in boards for one in board.standings):
+        entries.setdefault(standing.case, []).extend((*standing.entries, *standing.unranked))
+    found = [
+        MeasuredCase(
+            case=case,
+            implementations=list(dict.fromkeys(entry.implementation for entry in known)),
+            finished_at=max(entry.finished_at for entry in known),
+        )
+        for case, known in entries.items()
+        if known and implementation in (None, *(entry.implementation for entry in known))
+    ]
+    return sorted(found, key=lambda one: one.finished_at, reverse=True)
+
+
+def _print_cases(found: list[MeasuredCase], op: str, limit: int, as_json: bool) -> None:
+    shown = found[:limit]
+    if as_json:
+        print_json([asdict(one) for one in shown])
+        return
+    if not found:
+        write_lines(f"no job that you may read has a valid result of {op}")
+        return
+    rows = [
+        (one.case, ", ".join(one.implementations), f"{ago(one.finished_at)} ago") for one in shown
+    ]
+    console().print(table_of(("case", "implementations", "best measured"), rows))
+    if len(found) > limit:
+        write_lines(f"and {plural(len(found) - limit, 'more case')}: --limit")
+    write_lines(f"`warpcall history {shlex.quote(shown[0].case)}` shows the times of one")
 
 
 def _print_history(found: History, *, named: bool) -> None:

@@ -51,12 +51,13 @@ def test_other_names_are_corrected_too_or_only_refused() -> None:
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_tools_that_look_for_attributes_work(kind: type[Client | AsyncClient]) -> None:
+    display: Any = DisplayFormatter()
     for one in parts(kind):
         assert not hasattr(one, "softmax")
         assert not hasattr(one, "_repr_html_")
         assert getattr(one, "softmax", 7) == 7
         assert type(copy.copy(one)) is type(one)
-        data, _ = DisplayFormatter().format(one)
+        data, _ = display.format(one)
         assert list(data) == ["text/plain"]
         inspect.getmembers(one)
     gpu = parts(kind)[0]
