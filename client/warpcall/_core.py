@@ -21,10 +21,19 @@ from warpcall._extras.gradients import (
     needing_gradients,
     refuse_gradients,
 )
+from warpcall._extras.tables import Listed
 from warpcall._nodes.exchanges import Exchanges, json_of
 from warpcall._nodes.targets import HOME, STORE, node_of
 from warpcall._progress import Display
-from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, route_of, split
+from warpcall._tensors import (
+    TABLE,
+    BaseStoredTensor,
+    TensorInput,
+    headers_of,
+    new_id,
+    route_of,
+    split,
+)
 from warpcall._transport.base import Transport
 from warpcall._transport.replies import parse_server_timing
 from warpcall.errors import InvalidInput, TransportError, Unavailable
@@ -203,7 +212,7 @@ class Core(Exchanges, Facts):
                         "GET", wire.TENSORS_PATH, sent, None, "tensors", route=node_id
                     )
                     found |= self._listed(json_of(reply, wire.TENSORS_PATH))
-        return list(found.values())
+        return Listed(found.values(), TABLE)
 
     def _listed(self, answer: Any) -> dict[str, Any]:
         """The stored tensors of a server's list, by their ids."""

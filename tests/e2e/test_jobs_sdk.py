@@ -64,9 +64,11 @@ def test_what_was_measured_is_returned_again_and_compared(measured: str, gpu: Cl
     late = list(job.events(after=happened[-2].sequence))
     results = gpu.jobs.results(measured, samples=True)
     same = gpu.jobs.compare(measured, measured)
+    printed = {str(results), str(same), str(gpu.jobs.board("permute"))}
     alone = job.case(0)
     progress = job.progress()
 
+    assert all("\npermute x=F32[8,8] dims=1,0\n  " in text for text in printed)
     assert [event.sequence for event in happened] == list(range(1, len(happened) + 1))
     assert happened[-1].data["state"] == "succeeded"
     assert "rounds" in {phase.name for phase in progress.phases}

@@ -28,7 +28,7 @@ from warpcall._cli.output import (
     write_lines,
 )
 from warpcall._cli.sweep_args import sweep_of
-from warpcall._cli.tables import ago, comparison_lines, history_table, one_line
+from warpcall._cli.tables import ago, compared_lines, history_table
 from warpcall._extras.files import replacing
 from warpcall._jobs.client import Format
 from warpcall.jobs.results import BoardEntry, History
@@ -71,14 +71,7 @@ def compare(
     if as_json:
         print_json(asdict(found))
         return
-    lines = comparison_lines(found) if found.rows else ["they have measured nothing in common"]
-    lines += [f"only in a: {key}" for key in found.only_a]
-    lines += [f"only in b: {key}" for key in found.only_b]
-    lines += [
-        f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
-        for name, (theirs, ours) in found.differences.items()
-    ]
-    write_lines(*lines)
+    write_lines(*compared_lines(found))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

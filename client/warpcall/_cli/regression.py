@@ -147,7 +147,7 @@ def regression(
     if as_json:
         print_json(asdict(found))
     elif markdown != STANDARD_OUTPUT:
-        write_lines(*_lines(found))
+        write_lines(*regression_lines(found))
     raise typer.Exit(EXITS[found.outcome])
 
 
@@ -177,7 +177,8 @@ def _uploaded(
     return [text if one is None else next(names) for text, one in zip(given, sent, strict=True)]
 
 
-def _lines(found: Regression) -> list[str]:
+def regression_lines(found: Regression) -> list[str]:
+    """A line for each case, what is undecided and why, and the outcome."""
     rows = []
     for row in found.rows:
         cells = (

@@ -87,6 +87,18 @@ def comparison_lines(found: Comparison) -> list[str]:
     return [*head, *by_case(COMPARED, rows), *whys, *([hint] if unknown else [])]
 
 
+def compared_lines(found: Comparison) -> list[str]:
+    """The rows of a comparison, what only one of the jobs measured, and how their machines differ."""
+    lines = comparison_lines(found) if found.rows else ["they have measured nothing in common"]
+    lines += [f"only in a: {key}" for key in found.only_a]
+    lines += [f"only in b: {key}" for key in found.only_b]
+    lines += [
+        f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
+        for name, (theirs, ours) in found.differences.items()
+    ]
+    return lines
+
+
 def board_lines(found: Board) -> list[str]:
     """A line for each case, and below it a row for each implementation, the fastest first.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from warpcall import wire
 from warpcall._config import Config
+from warpcall._extras.tables import Listed
 from warpcall._jobs.parse import parse
 from warpcall.devices import Device, DeviceList
 from warpcall.errors import InvalidInput, TransportError
@@ -17,6 +18,8 @@ from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
 from warpcall.users import Me
 
+# Columns of the list of devices in a notebook.
+LISTED = ("name", "label", "state", "reason", "queued", "in_flight", "restarts")
 READY_OR_NOT = (200, 503)
 DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
 OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # names that no proxy takes for another path
@@ -68,7 +71,8 @@ class Facts(ABC):
 
     async def devices(self) -> list[Device]:
         """The server's devices with their last hour."""
-        return parse(DeviceList, await self.get_json("/v1/devices"), "its devices").devices
+        found = parse(DeviceList, await self.get_json("/v1/devices"), "its devices").devices
+        return Listed(found, LISTED)
 
     async def me(self) -> Me:
         """The user who calls, as /v1/me answers."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 MOST_ROWS = 200  # of a table in a notebook
+
+T = TypeVar("T")
 
 
 class Table:
@@ -41,13 +43,55 @@ class Table:
         rows = "1 row" if count == 1 else f"{count:,} rows"
         return f"{type(self).__name__} of {rows}: see to_rows() or to_pandas()"
 
+    def __str__(self) -> str:
+        """The table that the command line prints."""
+        # Imported here: it takes 200 ms, and imports the modules of the classes below this one.
+        from warpcall._cli.printed import text_of
+
+        return text_of(self)
+
     def _repr_html_(self) -> str:
         return html_table(self.SHOWN, self.to_rows())
 
 
-def html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """An HTML table. Everything in it is escaped; columns without a value are left out."""
-    shown = [name for name in columns if any(row.get(name) not in (None, []) for row in rows)]
+class Listed(list[T]):
+    """A list of objects that a notebook shows as a table.
+
+    Args:
+        columns: the attributes that the table shows.
+    """
+
+    def __init__(self, items: Iterable[T] = (), columns: Sequence[str] = ()) -> None:
+        super().__init__(items)
+        self._columns = tuple(columns)
+
+    def _repr_html_(self) -> str | None:
+        return table_of_objects(self._columns, self)
+
+
+def table_of_objects(columns: Sequence[str], items: Sequence[object]) -> str | None:
+    """An HTML table of these attributes of some objects.
+
+    Returns:
+        None without objects, so that a notebook shows what `repr` has.
+    """
+    if not items:
+        return None
+    rows = [{name: getattr(one, name) for name in columns} for one in items]
+    return html_table(columns, rows, "")
+
+
+def html_table(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    hint: str = ": see to_rows() or to_pandas()",
+) -> str:
+    """An HTML table. Everything in it is escaped; columns without a value are left out.
+
+    Args:
+        hint: how to see the rows that do not fit.
+    """
+    shown = [name for name in columns if any(_has_value(row.get(name)) for row in rows)]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in shown)
     lines = [
         "".join(f"<td>{html.escape(_cell(row.get(name)))}</td>" for name in shown)
@@ -55,8 +99,13 @@ def html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     more = len(rows) - MOST_ROWS
-    rest = f"<p>and {more:,} more rows: see to_rows() or to_pandas()</p>" if more > 0 else ""
+    rest = f"<p>and {more:,} more rows{hint}</p>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _has_value(value: object) -> bool:
+    # Not `value == None`, which is true for numpy's float64.
+    return value is not None and not (isinstance(value, list) and not value)
 
 
 def _cell(value: object) -> str:

@@ -14,11 +14,14 @@ from urllib.parse import quote
 from warpcall._blocking import blocking
 from warpcall._core import Core
 from warpcall._extras.files import replacing
+from warpcall._extras.tables import Listed
 from warpcall._jobs.parse import parse
 from warpcall._nodes.targets import HOME
 from warpcall.artefacts import Artefact, ArtefactList
 from warpcall.errors import TransportError
 
+# Columns of the list in a notebook.
+LISTED = ("name", "kind", "position", "implementation", "nbytes", "expires_at", "error")
 NODE = re.compile(r"[0-9a-f]{16}")
 Target = str | os.PathLike[str]
 
@@ -102,7 +105,7 @@ ArtefactT = TypeVar("ArtefactT", bound=_ArtefactHandle)
 async def artefacts_at(core: Core, path: str, kind: type[ArtefactT]) -> list[ArtefactT]:
     """The artefacts of the list at a URL path."""
     found = parse(ArtefactList, await core.get_json(path), "a list of artefacts")
-    return [kind(core, path, info) for info in found.artefacts]
+    return Listed((kind(core, path, info) for info in found.artefacts), LISTED)
 
 
 def _save(path: Target, content: bytes) -> Path:

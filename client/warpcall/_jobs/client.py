@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from warpcall._blocking import blocking, each_now, run_now
 from warpcall._core import Core
 from warpcall._extras.arguments import check_choice
+from warpcall._extras.tables import Listed
 from warpcall._jobs.events import events
 from warpcall._jobs.job import (
     PATH,
@@ -48,6 +49,19 @@ Format = Literal["csv", "json", "markdown"]
 """A format of a file with results."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 
+# Columns of lists in a notebook.
+LISTED = (
+    "id",
+    "user",
+    "first_case",
+    "implementations",
+    "cases_total",
+    "state",
+    "created_at",
+    "tags",
+)
+LISTED_SHARES = ("id", "job", "other", "user", "created_at", "expires_at")
+
 JobT = TypeVar("JobT", bound=JobHandle)
 
 
@@ -71,7 +85,7 @@ class _JobsBase(Generic[JobT]):
         check_choice("state", wanted.get("state"), STATES)
         payload = await self._core.get_json(f"{PATH}?{urlencode(given(wanted))}")
         page = parse(JobList, payload, "a list of jobs")
-        return [self._kind(self._core, info) for info in page.jobs]
+        return Listed((self._kind(self._core, info) for info in page.jobs), LISTED)
 
     async def _cancel(self, id_: str) -> JobT:
         payload = await self._core.request_json("POST", path_of(id_, "/cancel"))
@@ -129,7 +143,8 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         """
         query = urlencode(given({"user": user}))
         payload = await self._core.get_json(f"{SHARES_PATH}?{query}")
-        return parse(ShareList, payload, "a list of share links").shares
+        found = parse(ShareList, payload, "a list of share links").shares
+        return Listed(found, LISTED_SHARES)
 
     async def revoke_share(self, id: str) -> None:
         """Revoke a share link, by the id that `shares` shows.

@@ -16,6 +16,7 @@ from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact, artefacts_at
 from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
+from warpcall._text import clean
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 from warpcall.jobs import (
     COMPLETED,
@@ -52,7 +53,10 @@ class JobHandle(JobInfo):
 
     def __repr__(self) -> str:
         why = f": {self.detail}" if self.state == "partial" else ""
-        return f"{type(self).__name__}({self.id!r}, {self.state} on {self._core.config.url}{why})"
+        first = self.first_case or self.op  # older servers do not say which case
+        more = f" and {self.cases_total - 1:,} more" if self.cases_total > 1 else ""
+        state = f"{self.state} on {self._core.config.url}{why}"
+        return clean(f"{type(self).__name__}({self.id!r}, {first}{more}, {state})")
 
     @property
     def ended(self) -> bool:

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from warpcall._blocking import blocking
 from warpcall._core import ClientPart, Core
+from warpcall._extras.tables import Listed
 from warpcall._jobs.client import CREATED, given, requested
 from warpcall._jobs.job import checked_id
 from warpcall._jobs.parse import parse
@@ -14,6 +15,8 @@ from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.monitors import Monitor, MonitorDetails, MonitorList, NewMonitor
 
 PATH = "/v1/monitors"
+# Columns of the list in a notebook.
+LISTED = ("id", "user", "op", "every_s", "state", "detail", "runs", "steps", "next_at", "last_job")
 
 
 class AsyncMonitors(ClientPart):
@@ -55,7 +58,8 @@ class AsyncMonitors(ClientPart):
             user: whose monitors to list; "all" for those of all users, None for the user's own.
         """
         payload = await self._core.get_json(f"{PATH}?{urlencode(given({'user': user}))}")
-        return parse(MonitorList, payload, "a list of monitors").monitors
+        found = parse(MonitorList, payload, "a list of monitors").monitors
+        return Listed(found, LISTED)
 
     async def show(self, id: str) -> MonitorDetails:
         """The monitor of this id, with its times and the steps in them.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 
+from warpcall._extras.tables import table_of_objects
 from warpcall.jobs import Payload
 
 
@@ -40,3 +42,10 @@ class Health(Payload):
     of uploaded code cannot be used."""
     lanes: list[Lane]
     """Its devices; empty while the server starts."""
+
+    def _repr_html_(self) -> str:
+        about = "; ".join((self.status, *self.reasons))
+        table = table_of_objects(
+            ("name", "state", "reason", "device", "queued", "in_flight"), self.lanes
+        )
+        return f"<p>{html.escape(about)}</p>{table or ''}"

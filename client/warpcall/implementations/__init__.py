@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from warpcall._extras.tables import table_of_objects
 from warpcall.jobs import Payload
 
 ImplementationKind = Literal["shipped", "operator", "uploaded"]
@@ -167,6 +168,11 @@ class ImplementationList(Payload):
     """Modules of the operator that could not be imported; a job cannot time what is in them."""
     next: str | None
     """Value of `before` that gives the following page; null on the last page."""
+
+    def _repr_html_(self) -> str | None:
+        return table_of_objects(
+            ("name", "kind", "op", "doc", "version", "created_at"), self.implementations
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

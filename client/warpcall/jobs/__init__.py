@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
+from warpcall._extras.tables import table_of_objects
+
 State = Literal[
     "queued",
     "preparing",
@@ -303,6 +305,10 @@ class Queue(Payload):
     """Number of devices, of all servers that share the queue, that jobs can run on."""
     entries: list[QueueEntry]
     """Jobs that run, then jobs that wait."""
+
+    def _repr_html_(self) -> str | None:
+        columns = ("position", "id", "user", "op", "state", "cases_done", "cases_total", "device")
+        return table_of_objects(columns, self.entries)
 
 
 @dataclass(frozen=True, kw_only=True)

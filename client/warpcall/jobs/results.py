@@ -377,9 +377,11 @@ class BoardStep(Payload):
     """When the case was measured."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Board(Payload):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Board(Table, Payload):
     """Who leads in the cases of an op on a device, among the latest jobs that the caller may read."""
+
+    SHOWN: ClassVar = ("case", "rank", "implementation", "median_us", "relative", "tags", "job")
 
     op: str
     """Name of the op."""
@@ -392,3 +394,11 @@ class Board(Payload):
     """The cases, by name; at most 200, those that were measured last. Only one if it is asked for."""
     steps: list[BoardStep]
     """If one case is asked for, how its best results came about, the earliest first; else empty."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The entries of all `standings`, each as a dict with its case, those without a rank last."""
+        return [
+            {"case": standing.case, **entry.to_dict()}
+            for standing in self.standings
+            for entry in (*standing.entries, *standing.unranked)
+        ]

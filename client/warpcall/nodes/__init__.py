@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from warpcall._extras.tables import table_of_objects
 from warpcall.jobs import Payload
 
 NodeState = Literal["alive", "draining", "stopped", "gone"]
@@ -72,3 +73,6 @@ class NodeList(Payload):
     """Seconds since it read the others from the database; it reads them every second."""
     nodes: list[Node]
     """The servers, in the order in which they started."""
+
+    def _repr_html_(self) -> str | None:
+        return table_of_objects(("id", "host", "state", "url", "version", "gone_since"), self.nodes)

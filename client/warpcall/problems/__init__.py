@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from warpcall._extras.tables import table_of_objects
 from warpcall.jobs import Payload
 
 
@@ -87,3 +88,8 @@ class ProblemList(Payload):
     """The problems of this page, the one uploaded last first."""
     next: str | None
     """Value of `before` that gives the following page; null on the last page."""
+
+    def _repr_html_(self) -> str | None:
+        return table_of_objects(
+            ("name", "doc", "inputs", "params", "sizes", "version", "created_at"), self.problems
+        )
