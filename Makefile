@@ -22,7 +22,7 @@ check: setup
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m tools.generate_sdk --check
 	$(BIN)/python -m tools.check_words
 	@git ls-files '*.py' | xargs wc -l | awk '$$1 > 500 && $$2 != "total" { print "long, is it one idea? " $$2 ": " $$1 " lines" }'
-	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service launchers
+	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service service/warpcall_bench launchers
 	$(BIN)/pip-licenses >/dev/null
 	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose*.yaml
 	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*/*.yaml))

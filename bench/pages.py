@@ -29,9 +29,9 @@ from bench.jobs.stored_jobs import fill, say
 from demo.server import Server, running_server
 from tests.pages import lab
 from tests.pages.browsers import chromium
+from warpcall_bench.uploads.tables import UploadedVersion
 from warpcall_service.auth.tables import Usage
 from warpcall_service.store.database import Store
-from warpcall_service.uploads.tables import UploadedVersion
 
 REPEATS = 20
 VISITS = 5  # of a browser, each with an empty cache

@@ -37,16 +37,19 @@ from tests import likeness
 ROOT = str(Path(__file__).parents[1])
 BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file there
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
-REAPER = "warpcall_service.runs.reaper"
+REAPER = "warpcall_bench.runs.reaper"
 BELOW_REAPERS = {
-    f"warpcall_service.programs.{name}"
+    f"warpcall_bench.programs.{name}"
     for name in ("explain", "job_main", "module_check", "problem_check", "upload_check")
 }
 TEMPLATE = "template of workers"  # the command line of a server's second template
 INSTALLED = [
     folder for folder in sys.path if folder not in ("", ROOT)
 ]  # what -P leaves, and no PYTHONPATH
-OTHERS = ("warpcall", "warpcall_kernels", "warpcall_service", "sitecustomize.py")
+OTHERS = (
+    *("warpcall", "warpcall_bench", "warpcall_kernels", "warpcall_service"),
+    "sitecustomize.py",
+)
 PACKET_BYTES = 100_000  # of a request: arguments and environment
 MAX_FDS = 32  # in a request
 # A worker's environment has these: glibc has read the template's, but can be set in another way.
@@ -138,29 +141,29 @@ def template(fd: int) -> None:
 
     import alembic.command  # noqa: F401  # each server migrates a database
 
+    import warpcall_bench.jobs.drain
+    import warpcall_bench.programs.explain
+    import warpcall_bench.programs.job_check
+    import warpcall_bench.programs.job_main
+    import warpcall_bench.programs.module_check
+    import warpcall_bench.programs.operator_code
+    import warpcall_bench.programs.problem_check
+    import warpcall_bench.programs.upload_check
+    import warpcall_bench.programs.uploaded
+    import warpcall_bench.runs.reaper
+    import warpcall_bench.services  # noqa: F401
     import warpcall_kernels
     import warpcall_kernels.measuring
     import warpcall_service.auth.admin_cli
     import warpcall_service.cli
-    import warpcall_service.jobs.drain
-    import warpcall_service.programs.explain
-    import warpcall_service.programs.job_check
-    import warpcall_service.programs.job_main
-    import warpcall_service.programs.module_check
-    import warpcall_service.programs.operator_code
-    import warpcall_service.programs.problem_check
-    import warpcall_service.programs.upload_check
-    import warpcall_service.programs.uploaded
-    import warpcall_service.runs.reaper
-    import warpcall_service.services
     import warpcall_service.startup.serving
     import warpcall_service.supervisor.supervisor
     import warpcall_service.worker.main
     import warpcall_service.worker.program_planner
     import warpcall_service.worker.programs
     import warpcall_service.worker.warmup  # noqa: F401
-    from warpcall_service.drawing.sources import load_highlighter
-    from warpcall_service.pages.view import load_templates
+    from warpcall_bench.drawing.sources import load_highlighter
+    from warpcall_bench.pages.view import load_templates
 
     warpcall_kernels.ops()
     load_templates()  # it takes 0.3 s of CPU, which each server would take again

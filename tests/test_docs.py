@@ -33,6 +33,8 @@ from tests.service.job_requests import BRIEF
 from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
+from warpcall_bench.jobs import read_admission
+from warpcall_bench.jobs.models import MAX_BODY_BYTES
 from warpcall_service.calls import programs
 from warpcall_service.formats import (
     flat_json,
@@ -45,8 +47,6 @@ from warpcall_service.formats import (
 )
 from warpcall_service.http import connection, decompress, parsing, problems
 from warpcall_service.http import server as http_server
-from warpcall_service.jobs import read_admission
-from warpcall_service.jobs.models import MAX_BODY_BYTES
 from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES
 from warpcall_service.oip import shared_memory
 from warpcall_service.settings import Settings

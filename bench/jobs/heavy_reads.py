@@ -29,8 +29,8 @@ import sqlalchemy as sa
 
 from bench.jobs.stored_jobs import identity, job, measurement, say
 from demo.server import Server, running_server
+from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, Measurement
 from warpcall_service.auth import users
-from warpcall_service.jobs.tables import Job, JobCase, JobEvent, Measurement
 from warpcall_service.store.database import Store
 
 IMPLEMENTATIONS = [f"implementation-{number}" for number in range(8)]

@@ -2,7 +2,7 @@
 
     python -m bench.jobs.job_order
 
-runs the jobs of a shared machine through the order of `warpcall_service.jobs.fair_order`, and
+runs the jobs of a shared machine through the order of `warpcall_bench.jobs.fair_order`, and
 through the one that was there before, start-time fair queueing: both know the jobs' costs. Nothing
 is measured, and the output is the same on every machine. A lab of 8 users submits jobs in bursts
 for 48 hours: 80 % take 10 to 60 s, 15 % take 2 to 10 minutes, and 5 % take 17 to 120 minutes;
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from warpcall_service.jobs.fair_order import QueuedJob, ScheduledJob, in_order, virtual_time_us
+from warpcall_bench.jobs.fair_order import QueuedJob, ScheduledJob, in_order, virtual_time_us
 
 SECOND = 1_000_000  # microseconds
 HOURS, USERS, LOAD, SEEDS = 48, 8, 0.8, 12

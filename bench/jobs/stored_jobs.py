@@ -20,8 +20,8 @@ from urllib.request import urlopen
 import sqlalchemy as sa
 
 from demo.server import running_server
-from warpcall_service.jobs import lifecycle
-from warpcall_service.jobs.tables import Job, JobCase, JobEvent, JobTag, Measurement
+from warpcall_bench.jobs import lifecycle
+from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobTag, Measurement
 from warpcall_service.store.database import Store
 from warpcall_service.store.times import now_ms
 

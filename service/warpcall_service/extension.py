@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from warpcall_service.settings import Settings
     from warpcall_service.store.database import Store
 
-MODULE = "warpcall_service.bench_extension"  # with the `Extension` as EXTENSION
+MODULE = "warpcall_bench.extension"  # with the `Extension` as EXTENSION
 
 T = TypeVar("T")
 

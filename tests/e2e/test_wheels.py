@@ -62,7 +62,7 @@ def test_the_server_is_the_one_of_the_wheels(installed: Installed) -> None:
 
 
 def test_all_files_of_the_pages_are_installed(installed: Installed) -> None:
-    folders = [SERVICE / "warpcall_service/pages" / name for name in ("templates", "static")]
+    folders = [SERVICE / "warpcall_bench/pages" / name for name in ("templates", "static")]
     wanted = {
         path.relative_to(SERVICE)
         for folder in folders

@@ -14,7 +14,7 @@ from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of
 from tests.servers import running_server
 from tests.service.requests import log_of, well
 from tests.waiting import until
-from warpcall_service.forms.admin import SentForms
+from warpcall_bench.forms.admin import SentForms
 
 pytestmark = pytest.mark.slow
 

@@ -58,7 +58,7 @@ def test_nothing_is_shipped_that_only_builds(box: Box) -> None:
     found = box.inside("sh", "-c", "ls -d /usr/lib/warpcall/lib/python3.*/site-packages/*")
     names = {line.rpartition("/")[2] for line in found.split()}
 
-    assert {"warpcall", "warpcall_kernels", "warpcall_service", "torch"} <= names
+    assert {"warpcall", "warpcall_bench", "warpcall_kernels", "warpcall_service", "torch"} <= names
     assert not names & {"pip", "hatchling", "pytest", "mypy", "ruff"}  # torch asks for setuptools
     assert not box.inside("sh", "-c", "ls -d ~root/.cache /src /wheels 2>/dev/null || true")
 

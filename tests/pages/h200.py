@@ -20,14 +20,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.service.job_rows import MANY, RUNNER, caller
+from warpcall_bench.jobs import lifecycle, queue, submissions
+from warpcall_bench.jobs.models import JobRequest
+from warpcall_bench.jobs.placement import Device
+from warpcall_bench.jobs.tables import Job, JobEvent, Measurement
+from warpcall_bench.jobs.tables import JobCase as CaseRow
+from warpcall_bench.runs.events import EnvironmentKnown
 from warpcall_kernels import ops
 from warpcall_kernels.measuring import JobCase, make_case
-from warpcall_service.jobs import lifecycle, queue, submissions
-from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.placement import Device
-from warpcall_service.jobs.tables import Job, JobEvent, Measurement
-from warpcall_service.jobs.tables import JobCase as CaseRow
-from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 
 ROOT = Path(__file__).parents[2]

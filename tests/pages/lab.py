@@ -20,23 +20,23 @@ from sqlalchemy.orm import Session
 from tests.service.job_rows import DEVICE, MANY, RUNNER, caller
 from tests.service.monitors.lab import add_runs
 from tests.service.monitors.series import quiet, times
-from warpcall_service.artefacts.files import ArtefactFiles
-from warpcall_service.artefacts.tables import ArtefactRow
+from warpcall_bench.artefacts.files import ArtefactFiles
+from warpcall_bench.artefacts.tables import ArtefactRow
+from warpcall_bench.jobs import lifecycle, queue, submissions
+from warpcall_bench.jobs.events import append_event
+from warpcall_bench.jobs.models import JobRequest
+from warpcall_bench.jobs.tables import Job, JobCase
+from warpcall_bench.monitors import database, outcomes
+from warpcall_bench.monitors.models import MonitorRequest
+from warpcall_bench.monitors.tables import Monitor, MonitorDelivery
+from warpcall_bench.pages.job import job_frame, job_rest
+from warpcall_bench.pages.view import REST, View
+from warpcall_bench.runs.events import EnvironmentKnown
+from warpcall_bench.uploads.database import IMPLEMENTATIONS
+from warpcall_bench.uploads.new_versions import NewImplementation, Quota
 from warpcall_service.auth import users
 from warpcall_service.auth.tables import User
-from warpcall_service.jobs import lifecycle, queue, submissions
-from warpcall_service.jobs.events import append_event
-from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.tables import Job, JobCase
-from warpcall_service.monitors import database, outcomes
-from warpcall_service.monitors.models import MonitorRequest
-from warpcall_service.monitors.tables import Monitor, MonitorDelivery
-from warpcall_service.pages.job import job_frame, job_rest
-from warpcall_service.pages.view import REST, View
-from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
-from warpcall_service.uploads.database import IMPLEMENTATIONS
-from warpcall_service.uploads.new_versions import NewImplementation, Quota
 
 H200 = {
     "kind": "cuda",

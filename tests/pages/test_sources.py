@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from warpcall_service.drawing.sources import (
+from warpcall_bench.drawing.sources import (
     FAMILY,
     PART_LINES,
     STYLED,
@@ -18,7 +18,7 @@ from warpcall_service.drawing.sources import (
     highlighted,
     plain,
 )
-from warpcall_service.pages.static import static_files
+from warpcall_bench.pages.static import static_files
 
 ROOT = Path(__file__).parents[2] / "kernels/warpcall_kernels"
 

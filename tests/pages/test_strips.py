@@ -10,13 +10,13 @@ import httpx
 from tests.pages.conftest import Lab
 from tests.service.job_rows import caller
 from tests.waiting import until
+from warpcall_bench.pages.lists import queue_page
+from warpcall_bench.pages.shown import Servers
+from warpcall_bench.pages.strips import strip
+from warpcall_bench.pages.view import View
 from warpcall_service.lanes.activity import Step
 from warpcall_service.lanes.device_reading import Reading
 from warpcall_service.lanes.status import LaneStatus
-from warpcall_service.pages.lists import queue_page
-from warpcall_service.pages.shown import Servers
-from warpcall_service.pages.strips import strip
-from warpcall_service.pages.view import View
 from warpcall_service.store.database import Store
 
 H200 = LaneStatus("cuda:0", "ready", "", False, "cuda:0 (NVIDIA H200)", 1, 0, 0, 0, 0, 0, 0, 0)

@@ -17,9 +17,9 @@ from tests.pages import lab
 from tests.pages.conftest import SETTINGS, Lab
 from tests.servers import Server, running_server
 from tests.service.requests import log_of
-from warpcall_service.jobs.tables import JobCase
-from warpcall_service.pages import static
-from warpcall_service.pages.sizes import MOST_DOTS, Line
+from warpcall_bench.jobs.tables import JobCase
+from warpcall_bench.pages import static
+from warpcall_bench.pages.sizes import MOST_DOTS, Line
 from warpcall_service.store.database import Store
 
 

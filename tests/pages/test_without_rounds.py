@@ -12,13 +12,13 @@ import pytest
 
 from tests.pages import h200, lab
 from tests.service.job_rows import caller
-from warpcall_service.drawing import numbers
-from warpcall_service.drawing.plots import log_axis
-from warpcall_service.pages.answers import Answer, failures, lead
-from warpcall_service.pages.board import board_page
-from warpcall_service.pages.case import case_page
-from warpcall_service.pages.sizes import Line, Panel
-from warpcall_service.pages.view import View, _environment
+from warpcall_bench.drawing import numbers
+from warpcall_bench.drawing.plots import log_axis
+from warpcall_bench.pages.answers import Answer, failures, lead
+from warpcall_bench.pages.board import board_page
+from warpcall_bench.pages.case import case_page
+from warpcall_bench.pages.sizes import Line, Panel
+from warpcall_bench.pages.view import View, _environment
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow

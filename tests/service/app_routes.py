@@ -12,16 +12,16 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from warpcall_bench.monitors.service import MonitorService
+from warpcall_bench.services import Services
 from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.calls.values import ValueCalls
 from warpcall_service.extension import Core
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.services import Services
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 

@@ -21,7 +21,7 @@ WAIT_S = 60.0
 # In the command lines of processes below a server that belong to no job.
 NO_JOBS = (
     "warpcall_service.worker.main",
-    "warpcall_service.programs.module_check",
+    "warpcall_bench.programs.module_check",
     TEMPLATE,
 )
 # Variables of a server whose jobs end soon: see tests/service/brief_jobs/sitecustomize.py
@@ -111,7 +111,7 @@ def measurer(server: Server) -> psutil.Process:
     while time.monotonic() < deadline:
         for process in processes(server):
             with gone_is_gone():
-                if "warpcall_service.programs.job_main" in process.cmdline()[:4]:
+                if "warpcall_bench.programs.job_main" in process.cmdline()[:4]:
                     return process
         time.sleep(0.02)
     raise AssertionError("no process measures")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from warpcall_bench.jobs import lifecycle, queue, submissions
+from warpcall_bench.jobs.models import JobRequest
+from warpcall_bench.jobs.placement import Device
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.runs.messages import Checked
 from warpcall_service.identity import Caller, Role
-from warpcall_service.jobs import lifecycle, queue, submissions
-from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.placement import Device
-from warpcall_service.jobs.tables import Job
-from warpcall_service.runs.messages import Checked
 from warpcall_service.store.database import Store
 
 RUNNER = "here"

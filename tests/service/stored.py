@@ -10,8 +10,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from tests.service.job_rows import caller, checked, request
-from warpcall_service.jobs import events, lifecycle, submissions
-from warpcall_service.jobs.tables import Job, JobCase, JobEvent
+from warpcall_bench.jobs import events, lifecycle, submissions
+from warpcall_bench.jobs.tables import Job, JobCase, JobEvent
 from warpcall_service.store.database import Store
 
 IMPLEMENTATIONS = [f"implementation-{number}" for number in reversed(range(8))]

@@ -97,7 +97,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(
 # As a library or a compiler might that a lane or a job uses: more than any pipe holds.
 PRINT = """
 import os, sys
-if {"warpcall_service.worker.main", "warpcall_service.programs.job_main"} & {*sys.orig_argv[:4]}:
+if {"warpcall_service.worker.main", "warpcall_bench.programs.job_main"} & {*sys.orig_argv[:4]}:
     for fd in (1, 2):
         for _ in range(1000):
             os.write(fd, b"this is no JSON" * 17 + b"\\n")

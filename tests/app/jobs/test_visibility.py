@@ -24,7 +24,7 @@ from tests.service.job_requests import CASE
 from tests.service.requests import problem_of
 from tests.service.stored import IMPLEMENTATIONS, finished, number
 from tests.waiting import until
-from warpcall_service.jobs.tables import Measurement
+from warpcall_bench.jobs.tables import Measurement
 
 MARK = "marmalade"  # in every text of the private job that its user chose
 NOWHERE = "0123456789ab"

@@ -17,7 +17,7 @@ from tests.app.harness import running_app
 from tests.pages import lab
 from tests.pages.filled import MARKUP, Jobs
 from tests.service.requests import well
-from warpcall_service.pages import static
+from warpcall_bench.pages import static
 from warpcall_service.store.database import Store
 
 MOST_PAGES = 200  # that are followed from link to link

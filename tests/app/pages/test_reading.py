@@ -16,23 +16,23 @@ from tests.pages import lab
 from tests.pages.filled import CASE, Jobs
 from tests.service.job_rows import caller
 from warpcall.jobs.results import BoardEntry, Readings
-from warpcall_service.drawing.plots import log_axis
-from warpcall_service.drawing.readings import reading_rows
-from warpcall_service.drawing.sources import (
+from warpcall_bench.drawing.plots import log_axis
+from warpcall_bench.drawing.readings import reading_rows
+from warpcall_bench.drawing.sources import (
     MOST_LINES,
     definition,
     difference,
     files_of_op,
     highlighted,
 )
-from warpcall_service.drawing.steps import levels
+from warpcall_bench.drawing.steps import levels
+from warpcall_bench.pages import history
+from warpcall_bench.pages.case import TICK_ROOM, _spaced, case_page
+from warpcall_bench.pages.view import View
+from warpcall_bench.runs.messages import version_of
+from warpcall_bench.summaries.board import ranked
 from warpcall_service.identity import GUEST
-from warpcall_service.pages import history
-from warpcall_service.pages.case import TICK_ROOM, _spaced, case_page
-from warpcall_service.pages.view import View
-from warpcall_service.runs.messages import version_of
 from warpcall_service.store.database import Store
-from warpcall_service.summaries.board import ranked
 
 
 def text_of(page: httpx.Response) -> str:

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from tests.service.stored import number
-from warpcall_service.artefacts.service import Artefacts, NewArtefact
-from warpcall_service.artefacts.tables import ArtefactRow
-from warpcall_service.jobs.tables import Job
+from warpcall_bench.artefacts.service import Artefacts, NewArtefact
+from warpcall_bench.artefacts.tables import ArtefactRow
+from warpcall_bench.jobs.tables import Job
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity

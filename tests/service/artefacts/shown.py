@@ -9,8 +9,8 @@ from typing import Any
 from tests.service.artefacts.kept import keeping
 from tests.service.databases import Database
 from tests.service.worker.fake_ncu import DETAILS
-from warpcall_service.artefacts.profiles import FILES
-from warpcall_service.artefacts.service import NewArtefact
+from warpcall_bench.artefacts.profiles import FILES
+from warpcall_bench.artefacts.service import NewArtefact
 from warpcall_service.store.database import Store
 
 NCU_TEXT = f"permute x=BF16[4096,4096] dims=1,0\nwarpcall, by Nsight Compute\n\n{DETAILS}"

@@ -26,9 +26,9 @@ from tests.service.requests import metrics, problem_of
 from tests.service.stored import finished, number
 from tests.waiting import until
 from warpcall import Client, NodeGone
-from warpcall_service.artefacts.files import GRACE_S, ArtefactFiles
-from warpcall_service.artefacts.service import NewArtefact
-from warpcall_service.artefacts.tables import ArtefactRow
+from warpcall_bench.artefacts.files import GRACE_S, ArtefactFiles
+from warpcall_bench.artefacts.service import NewArtefact
+from warpcall_bench.artefacts.tables import ArtefactRow
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from tests.service.artefacts.kept import TEXT, keeping
 from tests.service.databases import Database
 from tests.service.stored import finished
 from warpcall import AsyncClient, Client, NotFound, TransportError
-from warpcall_service.artefacts.service import NewArtefact
+from warpcall_bench.artefacts.service import NewArtefact
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_service.artefacts import ncu
+from warpcall_bench.artefacts import ncu
 from warpcall_service.settings import Settings
 
 GPU = ["cuda:0"]

@@ -15,15 +15,15 @@ from tests.service.artefacts.kept import keeping
 from tests.service.databases import Database
 from tests.service.runs.sent_frames import HELLO, TASK, case
 from tests.service.stored import number, result
-from warpcall_service.artefacts import profiles
-from warpcall_service.artefacts.profiles import ProfileWriter
-from warpcall_service.jobs import lifecycle, queue
-from warpcall_service.jobs.queue import Claim, ClaimLost
-from warpcall_service.jobs.tables import Job
+from warpcall_bench.artefacts import profiles
+from warpcall_bench.artefacts.profiles import ProfileWriter
+from warpcall_bench.jobs import lifecycle, queue
+from warpcall_bench.jobs.queue import Claim, ClaimLost
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.runs.events import ProfileMade
+from warpcall_bench.runs.frames import FrameReader, FrameRefused
+from warpcall_bench.runs.messages import PIECE_BYTES, ProfileTask, Task
 from warpcall_service.lanes.messages import frame
-from warpcall_service.runs.events import ProfileMade
-from warpcall_service.runs.frames import FrameReader, FrameRefused
-from warpcall_service.runs.messages import PIECE_BYTES, ProfileTask, Task
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 

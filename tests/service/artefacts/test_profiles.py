@@ -22,7 +22,7 @@ from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import SETTINGS, Lab, running_lab, uploaded
 from tests.service.uploads.sources import SHORT, TRITON
 from tests.waiting import until
-from warpcall_service.artefacts import profiles
+from warpcall_bench.artefacts import profiles
 
 pytestmark = pytest.mark.slow
 

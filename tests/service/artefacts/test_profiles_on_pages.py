@@ -20,8 +20,8 @@ from tests.service.job_requests import client
 from tests.service.nodes.test_nodes import killed, node, states
 from tests.service.stored import finished
 from tests.waiting import until
-from warpcall_service.artefacts.contents import MAX_REPORT_BYTES
-from warpcall_service.artefacts.service import NewArtefact
+from warpcall_bench.artefacts.contents import MAX_REPORT_BYTES
+from warpcall_bench.artefacts.service import NewArtefact
 
 pytestmark = pytest.mark.slow
 

@@ -25,12 +25,12 @@ from sqlalchemy.orm import Session
 from tests.service.artefacts.kept import TEXT, Here, keeping
 from tests.service.databases import Database
 from tests.service.stored import finished
-from warpcall_service.artefacts import database as rows_of
-from warpcall_service.artefacts.files import GRACE_S, ArtefactFiles
-from warpcall_service.artefacts.service import NewArtefact, file_name
-from warpcall_service.artefacts.tables import ArtefactRow
-from warpcall_service.jobs.queue import ClaimLost
-from warpcall_service.jobs.tables import Job
+from warpcall_bench.artefacts import database as rows_of
+from warpcall_bench.artefacts.files import GRACE_S, ArtefactFiles
+from warpcall_bench.artefacts.service import NewArtefact, file_name
+from warpcall_bench.artefacts.tables import ArtefactRow
+from warpcall_bench.jobs.queue import ClaimLost
+from warpcall_bench.jobs.tables import Job
 from warpcall_service.store.database import Store
 
 SMALL = ByteSize(2048)
@@ -177,7 +177,7 @@ def test_a_writer_that_is_killed_leaves_no_file_with_a_final_name(tmp_path: Path
     program = f"""
         import os, signal
         from pathlib import Path
-        from warpcall_service.artefacts.files import ArtefactFiles
+        from warpcall_bench.artefacts.files import ArtefactFiles
         os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
         ArtefactFiles(Path({str(tmp_path)!r})).write(b"hello")
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-PROGRAMS = {"warpcall_service.programs.job_main", "warpcall_service.programs.upload_main"}
+PROGRAMS = {"warpcall_bench.programs.job_main", "warpcall_bench.programs.upload_main"}
 
 if PROGRAMS & {*sys.orig_argv}:
     import dataclasses

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.service.cheats import rules
-from warpcall_service.peers.child import ANY, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER
+from warpcall_bench.peers.child import ANY, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER
 
 ROOT = str(Path(__file__).parents[3])
 ANSWER_S = 120.0
@@ -118,10 +118,10 @@ def template(fd: int) -> None:
     """Import what measurements need, and fork a judge for each request."""
     import torch
 
+    import warpcall_bench.peers.process
+    import warpcall_bench.programs.uploaded  # noqa: F401
     import warpcall_kernels
     import warpcall_kernels.measuring
-    import warpcall_service.peers.process
-    import warpcall_service.programs.uploaded  # noqa: F401
 
     warpcall_kernels.ops()
     torch.set_num_threads(1)
@@ -148,8 +148,8 @@ def _judge(request: Request) -> dict[str, Any]:
 
 
 def _count_samples_beside(starter: int) -> list[int]:
+    from warpcall_bench.runs import process_tree
     from warpcall_kernels.execution import clock
-    from warpcall_service.runs import process_tree
 
     found: list[int] = []
     sample_us = clock.CpuClock.sample_us
@@ -163,9 +163,9 @@ def _count_samples_beside(starter: int) -> list[int]:
 
 
 def _measured(request: Request, starter: _Starter) -> dict[str, Any]:
+    from warpcall_bench.programs import uploaded
     from warpcall_kernels import measuring
     from warpcall_kernels.execution import clock
-    from warpcall_service.programs import uploaded
 
     clock.MAX_CPU_CACHE = 1 << 20  # the bytes overwritten before each sample depend on it
     clock.CpuClock.short_us = request.short_us  # type: ignore[assignment]
@@ -222,7 +222,7 @@ class _Starter:
 
     def start(self) -> Any:
         """Start an upload process."""
-        from warpcall_service.peers.process import Peer
+        from warpcall_bench.peers.process import Peer
 
         ours, theirs = socket.socketpair()
         with theirs:
@@ -254,7 +254,7 @@ def _running_starter(request: Request) -> Iterator[_Starter]:
 
 
 def _serve_starts(sock: socket.socket, request: Request) -> NoReturn:
-    from warpcall_service.runs import process_tree
+    from warpcall_bench.runs import process_tree
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     count = 0
@@ -280,10 +280,10 @@ def _serve_starts(sock: socket.socket, request: Request) -> NoReturn:
 
 
 def _be_upload(fd: int, request: Request, count: int) -> NoReturn:
-    """Be an upload process, as `warpcall_service.programs.upload_main` is."""
+    """Be an upload process, as `warpcall_bench.programs.upload_main` is."""
+    from warpcall_bench.programs import uploaded
     from warpcall_kernels import measuring
     from warpcall_kernels.execution import clock
-    from warpcall_service.programs import uploaded
 
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -19,8 +19,8 @@ from tests.service.databases import Database
 from tests.service.job_requests import client
 from tests.service.requests import log_of
 from tests.service.stored import IMPLEMENTATIONS, add_events, finished, number, result
-from warpcall_service.jobs.exports import MEDIA
-from warpcall_service.jobs.tables import Job, JobCase, JobEvent, Measurement
+from warpcall_bench.jobs.exports import MEDIA
+from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, Measurement
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from tests.service.databases import Database
 from tests.service.forged.test_forged_frames import SETTINGS
 from tests.service.job_requests import client, ended, processes, reached, submit
 from tests.service.requests import well
-from warpcall_service.runs.runner import ENDED_S
+from warpcall_bench.runs.runner import ENDED_S
 
 pytestmark = pytest.mark.slow
 

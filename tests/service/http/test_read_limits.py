@@ -8,9 +8,9 @@ import contextlib
 import pytest
 
 from warpcall.errors import Busy
+from warpcall_bench.jobs import read_admission
+from warpcall_bench.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.identity import LOCAL
-from warpcall_service.jobs import read_admission
-from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 
 PATIENT_S = 60.0
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from demo.server import Server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, npy, problem_of, send_raw, tensor
 from warpcall import InvalidInput
+from warpcall_bench.jobs.models import JobRequest
 from warpcall_service.formats import multipart
 from warpcall_service.formats.multipart import Form
-from warpcall_service.jobs.models import JobRequest
 
 pytestmark = pytest.mark.usefixtures("still_works")
 

@@ -12,9 +12,9 @@ import pytest
 from tests.service import stored
 from tests.service.job_rows import caller, checked, request
 from warpcall.jobs.results import ComparedRow
-from warpcall_service.jobs import comparison, lifecycle, submissions
-from warpcall_service.programs import job_check
-from warpcall_service.runs.events import EnvironmentKnown
+from warpcall_bench.jobs import comparison, lifecycle, submissions
+from warpcall_bench.programs import job_check
+from warpcall_bench.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 
 NAMES = ["mine", "copy"]

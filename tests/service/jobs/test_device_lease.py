@@ -22,12 +22,18 @@ from tests.service.job_requests import JOB, client, ended, reached, results, sho
 from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall.wire import TensorInfo
-from warpcall_service.artefacts.service import Artefacts
+from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.jobs.models import JobRequest
+from warpcall_bench.jobs.service import JobService
+from warpcall_bench.runs import process_tree
+from warpcall_bench.runs.messages import TAG_VARIABLE, Task
+from warpcall_bench.runs.operator_modules import OperatorModules
+from warpcall_bench.runs.runner import Run
+from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.uploads.checks import Checks
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.identity import LOCAL
-from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.device_lease import LONG_BLOCK_S, SHORT_BLOCK_S, DeviceLease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
@@ -35,14 +41,8 @@ from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import TAG_VARIABLE, Task
-from warpcall_service.runs.operator_modules import OperatorModules
-from warpcall_service.runs.runner import Run
-from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
-from warpcall_service.uploads.checks import Checks
 
 pytestmark = pytest.mark.slow
 

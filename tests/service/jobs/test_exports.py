@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from tests.service.job_rows import caller
 from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
 from warpcall.jobs.results import Results
+from warpcall_bench.jobs import exports, lifecycle
+from warpcall_bench.jobs.tables import Job, JobCase
+from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_service.formats.payloads import checked, to_json
-from warpcall_service.jobs import exports, lifecycle
-from warpcall_service.jobs.tables import Job, JobCase
-from warpcall_service.jobs.tables import Measurement as Row
 from warpcall_service.store.database import Store
 
 CASES = 5

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.jobs.job_order import SECOND, Begun, Job, simulate
-from warpcall_service.jobs.fair_order import QueuedJob, virtual_time_us
+from warpcall_bench.jobs.fair_order import QueuedJob, virtual_time_us
 
 LONG_S = 1936
 USERS = "abcde"

@@ -34,10 +34,10 @@ from tests.service.stored import (
     number,
     result,
 )
+from warpcall_bench.jobs import events, lifecycle, queue
+from warpcall_bench.jobs.database import JobDatabase, UserReads
+from warpcall_bench.jobs.tables import Job
 from warpcall_kernels import measuring
-from warpcall_service.jobs import events, lifecycle, queue
-from warpcall_service.jobs.database import JobDatabase, UserReads
-from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, claim, claimed, submit
-from warpcall_service.jobs import events, lifecycle, queue, submissions
-from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.run_recorder import RunRecorder
-from warpcall_service.jobs.tables import Job
+from warpcall_bench.jobs import events, lifecycle, queue, submissions
+from warpcall_bench.jobs.database import JobDatabase
+from warpcall_bench.jobs.run_recorder import RunRecorder
+from warpcall_bench.jobs.tables import Job
 from warpcall_service.store.database import Store, StoreError
 
 pytestmark = pytest.mark.slow

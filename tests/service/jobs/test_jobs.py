@@ -21,9 +21,9 @@ from warpcall.jobs import PRECISIONS, ExitClass
 from warpcall.jobs.request import JobOptions
 from warpcall.jobs.request import JobRequest as Asked
 from warpcall.jobs.results import Measurement
+from warpcall_bench.jobs.models import JobRequest
+from warpcall_bench.runs import results
 from warpcall_kernels import measuring
-from warpcall_service.jobs.models import JobRequest
-from warpcall_service.runs import results
 
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 LONG: dict[str, Any] = {

@@ -20,10 +20,10 @@ from tests.service.jobs.test_two_servers import WAITS, beside, measured_once, st
 from tests.service.nodes.test_nodes import killed
 from tests.service.requests import problem_of
 from tests.waiting import until
-from warpcall_service.jobs import lifecycle, queue, submissions
-from warpcall_service.jobs.placement import Device
-from warpcall_service.jobs.tables import Job as Row
-from warpcall_service.jobs.tables import JobShare
+from warpcall_bench.jobs import lifecycle, queue, submissions
+from warpcall_bench.jobs.placement import Device
+from warpcall_bench.jobs.tables import Job as Row
+from warpcall_bench.jobs.tables import JobShare
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow

@@ -8,13 +8,13 @@ import pytest
 
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request
 from warpcall.errors import InvalidInput
+from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.uploads.database import IMPLEMENTATIONS
+from warpcall_bench.uploads.new_versions import NewImplementation, Quota
 from warpcall_service.auth import users
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import submissions
-from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store
-from warpcall_service.uploads.database import IMPLEMENTATIONS
-from warpcall_service.uploads.new_versions import NewImplementation, Quota
 
 # Of `request()` by a server without the field `private`: a retry must find its job after an upgrade.
 HASH = "3bd398c820ee2e69250087b170ddfacfc9d4acd7a991a97c7cb7c9524f571185"

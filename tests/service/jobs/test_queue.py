@@ -16,19 +16,19 @@ from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
 from warpcall.jobs import UNFINISHED
-from warpcall_service.artefacts.service import Artefacts
+from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.jobs import lifecycle, queue, submissions, views
+from warpcall_bench.jobs.database import JobDatabase
+from warpcall_bench.jobs.fair_order import QueuedJob, forecast, in_order
+from warpcall_bench.jobs.scheduler import Scheduler
+from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.jobs.tables import Job, JobShare
+from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.jobs import lifecycle, queue, submissions, views
-from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
-from warpcall_service.jobs.scheduler import Scheduler
-from warpcall_service.jobs.submissions import Filter
-from warpcall_service.jobs.tables import Job, JobShare
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 

@@ -25,8 +25,8 @@ from warpcall.regressions import (
     judge_stored,
     tag_of_repeats,
 )
+from warpcall_bench.summaries.regression import regression
 from warpcall_service.store.database import Store
-from warpcall_service.summaries.regression import regression
 
 BASE, HEAD = "ann/old", "ann/new"
 CASE = "permute x=F32[8,8] dims=1,0"

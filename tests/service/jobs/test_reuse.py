@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request
 from tests.service.stored import implementation, result
-from warpcall_service.jobs import lifecycle, submissions
-from warpcall_service.jobs.tables import Job, Measurement
-from warpcall_service.runs.events import EnvironmentKnown
+from warpcall_bench.jobs import lifecycle, submissions
+from warpcall_bench.jobs.tables import Job, Measurement
+from warpcall_bench.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 
 OLD, NEW = "1" * 64, "2" * 64

@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from tests.service.job_rows import claim, claimed, submit
-from warpcall_service.jobs import run_recorder
-from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.queue import Claim
-from warpcall_service.jobs.run_recorder import PROGRESS_BURST, REFUSED, RunRecorder
-from warpcall_service.jobs.tables import Job, JobTag
-from warpcall_service.runs.events import Progress
-from warpcall_service.runs.runner import Outcome
+from warpcall_bench.jobs import run_recorder
+from warpcall_bench.jobs.database import JobDatabase
+from warpcall_bench.jobs.queue import Claim
+from warpcall_bench.jobs.run_recorder import PROGRESS_BURST, REFUSED, RunRecorder
+from warpcall_bench.jobs.tables import Job, JobTag
+from warpcall_bench.runs.events import Progress
+from warpcall_bench.runs.runner import Outcome
 from warpcall_service.store.database import Store
 
 

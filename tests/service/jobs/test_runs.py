@@ -34,9 +34,9 @@ from tests.service.job_requests import (
 from tests.service.requests import well
 from tests.suspended import suspend
 from tests.waiting import lives, until
-from warpcall_service.jobs.tables import Job as Row
+from warpcall_bench.jobs.tables import Job as Row
+from warpcall_bench.runs.messages import TAG_VARIABLE
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.runs.messages import TAG_VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -198,7 +198,7 @@ def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client
     job = submit(http, implementations=["fork"], precision="publish", fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     before = with_its_sleeper(server)
-    reaper = next(p for p in before if "warpcall_service.runs.reaper" in p.cmdline())
+    reaper = next(p for p in before if "warpcall_bench.runs.reaper" in p.cmdline())
 
     reaper.kill()
     reached(http, job, lambda found: found["attempts"] == 2)

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
+from warpcall_bench.jobs import events, lifecycle, results, submissions, views
+from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.jobs.tables import Job
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import events, lifecycle, results, submissions, views
-from warpcall_service.jobs.submissions import Filter
-from warpcall_service.jobs.tables import Job
 from warpcall_service.store import times
 from warpcall_service.store.database import Store
 

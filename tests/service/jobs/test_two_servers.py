@@ -38,7 +38,7 @@ from tests.service.job_requests import (
 from tests.service.requests import logged
 from tests.suspended import suspend
 from tests.waiting import lives, until
-from warpcall_service.jobs.tables import Job as Row
+from warpcall_bench.jobs.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"
 LEASE_S = 10

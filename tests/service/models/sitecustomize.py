@@ -10,7 +10,7 @@ import sys
 
 import tests.service.brief_jobs.sitecustomize  # noqa: F401
 
-PROGRAMS = {"warpcall_service.worker.main", "warpcall_service.programs.job_main"}
+PROGRAMS = {"warpcall_service.worker.main", "warpcall_bench.programs.job_main"}
 
 if PROGRAMS & {*sys.orig_argv}:
     from warpcall_kernels.measuring import _machine

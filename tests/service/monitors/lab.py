@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from tests.service.job_requests import CASE
 from tests.service.job_rows import checked
 from tests.service.stored import implementation, result
+from warpcall_bench.jobs import lifecycle, submissions
+from warpcall_bench.monitors import database
+from warpcall_bench.monitors.tables import Monitor
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle, submissions
-from warpcall_service.monitors import database
-from warpcall_service.monitors.tables import Monitor
 from warpcall_service.store.database import Store
 
 JOB = {"op": "permute", "implementations": ["warpcall"], "cases": [CASE], "precision": "quick"}

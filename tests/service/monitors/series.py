@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from warpcall_service.monitors.detection import Found, find_step
+from warpcall_bench.monitors.detection import Found, find_step
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 MEDIAN_US = 100.0

@@ -6,13 +6,13 @@ import pytest
 import sqlalchemy as sa
 
 from tests.service.monitors.lab import HOUR_S, JOB, at_the_same_time
+from warpcall_bench.monitors import database, deliveries
+from warpcall_bench.monitors.deliveries import MOST_ATTEMPTS, PAUSES_S, Attempt
+from warpcall_bench.monitors.models import MonitorRequest
+from warpcall_bench.monitors.tables import MonitorDelivery
+from warpcall_bench.monitors.work import find_work
 from warpcall_service.auth import users
 from warpcall_service.identity import Caller
-from warpcall_service.monitors import database, deliveries
-from warpcall_service.monitors.deliveries import MOST_ATTEMPTS, PAUSES_S, Attempt
-from warpcall_service.monitors.models import MonitorRequest
-from warpcall_service.monitors.tables import MonitorDelivery
-from warpcall_service.monitors.work import find_work
 from warpcall_service.store.database import Store
 from warpcall_service.store.times import now_ms
 

@@ -17,7 +17,7 @@ from tests.service.monitors.series import (
     times,
     very_noisy,
 )
-from warpcall_service.monitors.detection import BASELINE, find_step
+from warpcall_bench.monitors.detection import BASELINE, find_step
 
 pytestmark = pytest.mark.slow
 

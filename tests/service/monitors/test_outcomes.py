@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from tests.service.job_rows import checked
 from tests.service.monitors.lab import HOUR_S, JOB
 from tests.service.stored import implementation, result
+from warpcall_bench.jobs import lifecycle, submissions
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.monitors import database, outcomes, runs, views
+from warpcall_bench.monitors.models import MonitorRequest
+from warpcall_bench.monitors.tables import Monitor, MonitorDelivery
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle, submissions
-from warpcall_service.jobs.tables import Job
-from warpcall_service.monitors import database, outcomes, runs, views
-from warpcall_service.monitors.models import MonitorRequest
-from warpcall_service.monitors.tables import Monitor, MonitorDelivery
 from warpcall_service.store.database import Store
 
 ALICE = Caller("alice", "bench")

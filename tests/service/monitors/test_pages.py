@@ -15,7 +15,7 @@ from tests.service.job_requests import BRIEF, client
 from tests.service.monitors.lab import add, add_runs, show
 from tests.service.monitors.series import quiet, times
 from tests.waiting import until
-from warpcall_service.monitors.tables import Monitor, MonitorDelivery
+from warpcall_bench.monitors.tables import Monitor, MonitorDelivery
 from warpcall_service.store.times import now_ms
 
 MARKUP = "<b>marmalade</b>"

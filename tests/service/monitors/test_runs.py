@@ -12,13 +12,13 @@ from tests.service.job_rows import DEVICE, checked, claim, submit
 from tests.service.monitors.lab import HOUR_S, JOB, add_runs, at_the_same_time
 from tests.service.monitors.series import quiet, times
 from warpcall.errors import TooLarge
+from warpcall_bench.jobs import lifecycle, queue
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.monitors import database, history, runs
+from warpcall_bench.monitors.models import MonitorRequest
+from warpcall_bench.monitors.runs import DueRun, RunLost
+from warpcall_bench.monitors.tables import Monitor, MonitorStep
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle, queue
-from warpcall_service.jobs.tables import Job
-from warpcall_service.monitors import database, history, runs
-from warpcall_service.monitors.models import MonitorRequest
-from warpcall_service.monitors.runs import DueRun, RunLost
-from warpcall_service.monitors.tables import Monitor, MonitorStep
 from warpcall_service.store.database import Store
 
 ALICE = Caller("alice", "bench")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from warpcall_service.monitors import sender
-from warpcall_service.monitors.deliveries import Attempt
-from warpcall_service.monitors.sender import Sender
-from warpcall_service.monitors.service import MOST_SENDING
+from warpcall_bench.monitors import sender
+from warpcall_bench.monitors.deliveries import Attempt
+from warpcall_bench.monitors.sender import Sender
+from warpcall_bench.monitors.service import MOST_SENDING
 
 NAME = "silent.example"
 

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from tests.service.app_routes import services
 from tests.service.job_rows import checked
 from tests.service.monitors.lab import HOUR_S, JOB
+from warpcall_bench.jobs import lifecycle
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.monitors import database, deliveries, runs
+from warpcall_bench.monitors.models import MonitorRequest
+from warpcall_bench.monitors.tables import Monitor
+from warpcall_bench.monitors.work import Work, find_work
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle
-from warpcall_service.jobs.tables import Job
-from warpcall_service.monitors import database, deliveries, runs
-from warpcall_service.monitors.models import MonitorRequest
-from warpcall_service.monitors.tables import Monitor
-from warpcall_service.monitors.work import Work, find_work
 from warpcall_service.store.database import Store
 
 IDLE = Work(ended=False, run=False, delivery=False)

@@ -23,9 +23,9 @@ from tests.service.stopped_lane import stopped_lane
 from tests.template import TEMPLATE
 from tests.waiting import until
 from warpcall import Client
-from warpcall_service.jobs import queue
-from warpcall_service.jobs.placement import Device
-from warpcall_service.jobs.tables import Job as Row
+from warpcall_bench.jobs import queue
+from warpcall_bench.jobs.placement import Device
+from warpcall_bench.jobs.tables import Job as Row
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_service.jobs.orphans import OBSERVATIONS, Heartbeat, OrphanDetector
+from warpcall_bench.jobs.orphans import OBSERVATIONS, Heartbeat, OrphanDetector
 from warpcall_service.nodes import server_identity
 from warpcall_service.nodes.server_identity import FILE, IdentityUnavailable, ServerIdentity
 

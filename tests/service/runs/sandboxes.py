@@ -14,8 +14,8 @@ from typing import Any, Literal
 import psutil
 import pytest
 
-from warpcall_service.runs.one_shot import run_one_shot
-from warpcall_service.runs.sandbox import Sandbox
+from warpcall_bench.runs.one_shot import run_one_shot
+from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 
 ROOT = str(Path(__file__).parents[3])

@@ -6,10 +6,10 @@ import asyncio
 import dataclasses
 from typing import Any
 
+from warpcall_bench.runs.frames import Frame, FrameReader
+from warpcall_bench.runs.messages import Task
 from warpcall_kernels.measuring import CaseResult, ImplementationResult, Masked, Ratio
 from warpcall_service.lanes.messages import frame
-from warpcall_service.runs.frames import Frame, FrameReader
-from warpcall_service.runs.messages import Task
 
 SPEC = {"shape": [8, 8]}
 TASK: Task = {

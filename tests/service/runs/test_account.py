@@ -17,8 +17,8 @@ import pytest
 
 from tests.service.runs.sandboxes import ROOT, bubblewraps, needs_bubblewrap, sandbox, settings
 from tests.waiting import until
-from warpcall_service.runs import account, sandbox_checks
-from warpcall_service.runs.one_shot import OneShot
+from warpcall_bench.runs import account, sandbox_checks
+from warpcall_bench.runs.one_shot import OneShot
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 needs_newuidmap = pytest.mark.skipif(
@@ -145,7 +145,7 @@ def without_ids(folder: Path) -> Path:
     """A folder with a module that Python imports at its start, after which root has no ids either."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from warpcall_service.runs import account\naccount.OF_ROOT = ()\n"
+        "from warpcall_bench.runs import account\naccount.OF_ROOT = ()\n"
     )
     return folder
 

@@ -23,10 +23,9 @@ from tests.service.runs.sent_frames import (
     read,
     result,
 )
-from warpcall_service.lanes.messages import LENGTH, frame
-from warpcall_service.runs import frames, results
-from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
-from warpcall_service.runs.stored_results import (
+from warpcall_bench.runs import frames, results
+from warpcall_bench.runs.frames import Frame, FrameReader, FrameRefused
+from warpcall_bench.runs.stored_results import (
     LEAST,
     MAX_COUNT,
     MOST,
@@ -34,6 +33,7 @@ from warpcall_service.runs.stored_results import (
     MOST_US,
     result_of,
 )
+from warpcall_service.lanes.messages import LENGTH, frame
 
 
 @pytest.mark.parametrize("kind", ["progress", "want and release"])

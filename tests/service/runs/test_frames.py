@@ -24,6 +24,8 @@ from tests.service.runs.sent_frames import (
     read,
     result,
 )
+from warpcall_bench.runs import frames, results
+from warpcall_bench.runs.frames import Frame, FrameReader, FrameRefused
 from warpcall_kernels.measuring import (
     CaseResult,
     ImplementationResult,
@@ -33,8 +35,6 @@ from warpcall_kernels.measuring import (
     Readings,
 )
 from warpcall_service.lanes.messages import LENGTH, frame
-from warpcall_service.runs import frames, results
-from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
 
 
 def test_an_honest_run_is_read_as_it_was_sent() -> None:

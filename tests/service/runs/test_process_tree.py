@@ -19,9 +19,9 @@ import pytest
 
 from tests.service.runs.sandboxes import ROOT, settings, tried
 from tests.waiting import until
-from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import TAG_VARIABLE
-from warpcall_service.runs.one_shot import OneShot
+from warpcall_bench.runs import process_tree
+from warpcall_bench.runs.messages import TAG_VARIABLE
+from warpcall_bench.runs.one_shot import OneShot
 
 WRITES = """
 import os, threading

@@ -9,7 +9,7 @@ from pathlib import Path
 # The orphan, whose parent has ended, ends just after `end_children` has waited for what had ended.
 PROGRAM = """
 import contextlib, ctypes, os, signal, time
-from warpcall_service.runs import reaper
+from warpcall_bench.runs import reaper
 
 def wait_and_then_end_the_orphan(pid, options, waitpid=os.waitpid):
     found = waitpid(pid, options)
@@ -54,7 +54,7 @@ def test_a_process_that_ends_between_two_waits_is_no_zombie_afterwards(tmp_path:
 # does on a busy machine.
 PARENT = """
 import ctypes, os, time
-from warpcall_service.runs import reaper
+from warpcall_bench.runs import reaper
 
 def wait_for_a_child(started, saw):
     while (child := os.fork()) and child % 8 >= os.getpid() % 8:

@@ -16,8 +16,8 @@ import pytest
 from tests.service.runs.sandboxes import ROOT, bubblewraps, needs_bubblewrap, settings, tried
 from tests.suspended import suspend
 from tests.waiting import lives, until
-from warpcall_service.runs import cgroups
-from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_one_shot
+from warpcall_bench.runs import cgroups
+from warpcall_bench.runs.one_shot import NotStarted, OneShotError, run_one_shot
 
 pytestmark = [needs_bubblewrap, pytest.mark.slow]
 
@@ -183,7 +183,7 @@ def test_an_answer_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 def reapers() -> set[psutil.Process]:
     """The reapers below this process, which has other children, too."""
-    module = "warpcall_service.runs.reaper"
+    module = "warpcall_bench.runs.reaper"
     return {p for p in psutil.Process().children(recursive=True) if module in shows(p)}
 
 
@@ -246,7 +246,7 @@ tried({{"x": "import time; time.sleep(600)"}}, settings(Path({str(tmp_path / "da
 
     until(all_run, "it does not start")
 
-    reaper = next(p for p, line in seen.items() if "warpcall_service.runs.reaper" in line)
+    reaper = next(p for p, line in seen.items() if "warpcall_bench.runs.reaper" in line)
     suspend(parent)  # so that it does not end what the reaper leaves
     reaper.kill()
     parent.kill()

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from tests.service.runs.sandboxes import needs_bubblewrap, sandbox
 from warpcall.errors import Forbidden, Unavailable
-from warpcall_service.runs.sandboxed import CannotStart
+from warpcall_bench.runs.sandboxed import CannotStart
 
 pytestmark = needs_bubblewrap
 

@@ -14,11 +14,11 @@ import pytest
 from tests.service.job_requests import BRIEF
 from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
 from tests.waiting import until
+from warpcall_bench.runs.events import CaseMeasured, EnvironmentKnown, ProfileMade, RunEvent
+from warpcall_bench.runs.messages import ProfileTask, Task
+from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
-from warpcall_service.runs.events import CaseMeasured, EnvironmentKnown, ProfileMade, RunEvent
-from warpcall_service.runs.messages import ProfileTask, Task
-from warpcall_service.runs.runner import Outcome, Run
 
 pytestmark = [needs_bubblewrap, pytest.mark.slow]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from tests.service.runs.sandboxes import needs_bubblewrap, settings, tried
 from tests.service.uploads.sources import SHORT
 from tests.service.worker.fake_ncu import DETAILS, installed
-from warpcall_service.profilers.messages import ChildTask
-from warpcall_service.runs.sandbox import Sandbox
+from warpcall_bench.profilers.messages import ChildTask
+from warpcall_bench.runs.sandbox import Sandbox
 
 PROFILE = """
 from contextlib import nullcontext
-from warpcall_service.profilers import ncu
-from warpcall_service.profilers.program import Limits
+from warpcall_bench.profilers import ncu
+from warpcall_bench.profilers.program import Limits
 
 files = ncu.profile(program, task, "heading", Limits(90.0, 30.0, 1 << 20), nullcontext)
 return [files.report.decode(), files.text.decode()]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_service.runs import sources
-from warpcall_service.runs.operator_modules import LIMIT, SHIPPED
-from warpcall_service.runs.sources import SourceUnknown, package_files, package_sha256
+from warpcall_bench.runs import sources
+from warpcall_bench.runs.operator_modules import LIMIT, SHIPPED
+from warpcall_bench.runs.sources import SourceUnknown, package_files, package_sha256
 
 RAISES = "raise AssertionError('it was imported')\n"
 

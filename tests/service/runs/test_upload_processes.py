@@ -209,7 +209,7 @@ return used, peers["a"]._how
 """
     job.does("peers['a'] = start()\nreturn asks(peers['a'], code)", code=RESUME_EACH_OTHER)
 
-    used_us, how = job.does(f"from warpcall_service.runs import process_tree\n{code}")
+    used_us, how = job.does(f"from warpcall_bench.runs import process_tree\n{code}")
 
     assert used_us == [0, 0, 0, 0, 0]
     assert how in (None, "its processes did not stand still while others were timed")
@@ -271,7 +271,7 @@ except RuntimeError as error:
 def test_several_processes_run_side_by_side_and_the_first_ones_start_ahead(job: Job) -> None:
     code = """
 import time
-from warpcall_service.peers.process import PeerStarter
+from warpcall_bench.peers.process import PeerStarter
 starters = [PeerStarter(reaper, start._module) for _ in range(3)]
 for starter in starters:
     starter.start_ahead()

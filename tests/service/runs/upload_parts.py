@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.service.runs.sandboxes import ROOT
+from warpcall_bench.peers import child as upload_child
+from warpcall_bench.runs.messages import TAG_VARIABLE, ReaperReport, UploadLaunch
+from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.peers import child as upload_child
-from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, UploadLaunch
-from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def running_job(
             "uploads": json.dumps(uploads),
             "log-fd": output.fileno(),
         }
-        command = [sys.executable, "-P", "-m", "warpcall_service.runs.reaper"]
+        command = [sys.executable, "-P", "-m", "warpcall_bench.runs.reaper"]
         reaper = subprocess.Popen(
             [*command, *(f"--{name}={value}" for name, value in options.items())],
             pass_fds=[theirs.fileno(), of_job.fileno(), output.fileno()],

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 
 from tests.service.job_rows import caller, submit
 from warpcall.errors import Forbidden, NotFound, TooLarge
+from warpcall_bench.jobs import results, submissions
+from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.shares import database
+from warpcall_bench.shares.tables import ShareLink
 from warpcall_service.identity import guest
-from warpcall_service.jobs import results, submissions
-from warpcall_service.jobs.submissions import Filter
-from warpcall_service.shares import database
-from warpcall_service.shares.tables import ShareLink
 from warpcall_service.store.database import Store
 
 ALICE, BOB, ROOT = caller("alice"), caller("bob"), caller("root", "admin")

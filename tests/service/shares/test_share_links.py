@@ -17,7 +17,7 @@ from tests.service.databases import Database
 from tests.service.requests import log_of, problem_of
 from tests.service.stored import IMPLEMENTATIONS, finished, number
 from tests.waiting import until
-from warpcall_service.jobs.tables import Job
+from warpcall_bench.jobs.tables import Job
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from tests.template import ROOT
 # The application without the benchmark platform, in a process that cannot import it.
 WITHOUT_PLATFORM = """
 import sys
-sys.modules["warpcall_service.bench_extension"] = None
+sys.modules["warpcall_bench"] = None
 from tests.app.harness import running_app
 from tests.service.requests import well
 with running_app(calls_only={calls_only}) as app, app.client() as http:

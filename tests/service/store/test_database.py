@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+import warpcall_bench
 import warpcall_service
 from tests.servers import running_server
 from tests.service.databases import REVISION, Database, Postgres, new_postgresql
@@ -21,10 +22,10 @@ from tests.service.job_requests import BRIEF, client, ended
 from tests.service.job_requests import submit as submit_over_http
 from tests.service.job_rows import submit
 from warpcall.errors import NotFound
+from warpcall_bench.jobs.tables import Job
 from warpcall_service.auth import usage, users
 from warpcall_service.auth.tables import Change, User
 from warpcall_service.auth.usage import Amount
-from warpcall_service.jobs.tables import Job
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.schema import Base
 
@@ -32,8 +33,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:
-    for file in Path(warpcall_service.__file__).parent.glob("*/tables.py"):
-        importlib.import_module(f"warpcall_service.{file.parent.name}.tables")
+    for package in (warpcall_service, warpcall_bench):
+        for file in Path(str(package.__file__)).parent.glob("*/tables.py"):
+            importlib.import_module(f"{package.__name__}.{file.parent.name}.tables")
     store = database.store()
 
     assert [store.migrate(), store.migrate()] == [True, False]

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from tests.service.databases import Database, Postgres
 from tests.service.job_rows import claim, claimed, submit
 from tests.waiting import until
-from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.run_recorder import RunRecorder
-from warpcall_service.jobs.tables import JobEvent
-from warpcall_service.runs.events import Progress, StateChanged
+from warpcall_bench.jobs.database import JobDatabase
+from warpcall_bench.jobs.run_recorder import RunRecorder
+from warpcall_bench.jobs.tables import JobEvent
+from warpcall_bench.runs.events import Progress, StateChanged
 from warpcall_service.store.database import Store
 
 

@@ -25,8 +25,8 @@ from tests.service.uploads.requests import (
     added_problem,
     problem_names,
 )
-from warpcall_service.uploads.answers import CaseAnswer, ProblemAnswer
-from warpcall_service.uploads.problem_cases import NamedProblem, checked_cases
+from warpcall_bench.uploads.answers import CaseAnswer, ProblemAnswer
+from warpcall_bench.uploads.problem_cases import NamedProblem, checked_cases
 
 pytestmark = pytest.mark.slow
 

@@ -11,17 +11,17 @@ import sqlalchemy as sa
 
 from tests.service import job_rows
 from warpcall.errors import Forbidden, InvalidInput, TooLarge, Unavailable
+from warpcall_bench.jobs import lifecycle, submissions
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.runs.events import EnvironmentKnown
+from warpcall_bench.runs.messages import problem_version, version_of
+from warpcall_bench.uploads import job_uploads
+from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS
+from warpcall_bench.uploads.new_versions import NewImplementation, NewProblem, Quota
+from warpcall_bench.uploads.tables import JobUpload, StoredProblem, UploadedVersion
 from warpcall_service.auth import users
 from warpcall_service.identity import LOCAL, Caller
-from warpcall_service.jobs import lifecycle, submissions
-from warpcall_service.jobs.tables import Job
-from warpcall_service.runs.events import EnvironmentKnown
-from warpcall_service.runs.messages import problem_version, version_of
 from warpcall_service.store.database import Store
-from warpcall_service.uploads import job_uploads
-from warpcall_service.uploads.database import IMPLEMENTATIONS, PROBLEMS
-from warpcall_service.uploads.new_versions import NewImplementation, NewProblem, Quota
-from warpcall_service.uploads.tables import JobUpload, StoredProblem, UploadedVersion
 
 ANN, BOB = Caller("ann", "upload"), Caller("bob", "upload")
 QUOTA = Quota(versions=3, nbytes=100)

@@ -10,7 +10,7 @@ import pytest
 from tests.service.job_requests import known_tags
 from tests.service.uploads.sources import LONG, PLAIN, TRITON, WRONG
 from tests.service.worker.processes import frames_of_job
-from warpcall_service.runs.messages import Task
+from warpcall_bench.runs.messages import Task
 
 pytestmark = pytest.mark.slow
 

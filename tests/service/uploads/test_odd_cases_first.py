@@ -15,8 +15,8 @@ from tests.service.job_requests import CASE, ended, events, known_tags, results,
 from tests.service.uploads.problem_sources import SCALE
 from tests.service.uploads.requests import PATH, Lab, added_problem, running_lab, uploaded
 from warpcall.implementations import WRONG_IN_ODD_CASES
+from warpcall_bench.uploads.tables import UploadedVersion
 from warpcall_kernels.measuring import _odd
-from warpcall_service.uploads.tables import UploadedVersion
 
 pytestmark = pytest.mark.slow
 

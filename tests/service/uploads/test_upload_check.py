@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.uploads.sources import PLAIN, TRITON
 from tests.service.worker.processes import answer_of
-from warpcall_service.runs.messages import CheckRequest
+from warpcall_bench.runs.messages import CheckRequest
 
 pytestmark = pytest.mark.slow
 

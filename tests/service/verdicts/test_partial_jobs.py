@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from tests.service.job_rows import MANY, caller, checked, claim, request
 from tests.service.stored import implementation, result
 from warpcall.jobs import ExitClass
-from warpcall_service.jobs import lifecycle, results, submissions, views
-from warpcall_service.jobs.tables import Job
-from warpcall_service.runs.runner import Outcome
+from warpcall_bench.jobs import lifecycle, results, submissions, views
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.runs.runner import Outcome
+from warpcall_bench.summaries.board import board, latest_op
 from warpcall_service.store.database import Store
-from warpcall_service.summaries.board import board, latest_op
 
 pytestmark = pytest.mark.slow
 

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from tests.service.job_rows import MANY, caller, checked, request
 from tests.service.stored import implementation, result
 from warpcall.jobs.results import Measurement, can_conclude, status_shown, why_no_verdict
-from warpcall_service.jobs import comparison, exports, lifecycle, results, spread, submissions
-from warpcall_service.jobs.conclusions import basis_for_verdict
-from warpcall_service.jobs.tables import Job
-from warpcall_service.jobs.tables import Measurement as Row
+from warpcall_bench.jobs import comparison, exports, lifecycle, results, spread, submissions
+from warpcall_bench.jobs.conclusions import basis_for_verdict
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.jobs.tables import Measurement as Row
+from warpcall_bench.summaries.board import board
+from warpcall_bench.summaries.regression import regression
 from warpcall_service.store.database import Store
-from warpcall_service.summaries.board import board
-from warpcall_service.summaries.regression import regression
 
 pytestmark = pytest.mark.slow
 

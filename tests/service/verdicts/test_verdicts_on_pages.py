@@ -15,16 +15,16 @@ from sqlalchemy.orm import Session
 from tests.pages import lab
 from tests.service.job_rows import caller
 from warpcall.jobs.results import TAGS_WITHOUT_VERDICT
-from warpcall_service.jobs import comparison, lifecycle, submissions
-from warpcall_service.pages.board import board_page
-from warpcall_service.pages.case import case_page
-from warpcall_service.pages.compare import comparison_rows, regression_page
-from warpcall_service.pages.history import history_page
-from warpcall_service.pages.results import STATUSES, TAGS
-from warpcall_service.pages.view import View
-from warpcall_service.programs import job_check
-from warpcall_service.runs.results import Status
-from warpcall_service.runs.runner import Outcome
+from warpcall_bench.jobs import comparison, lifecycle, submissions
+from warpcall_bench.pages.board import board_page
+from warpcall_bench.pages.case import case_page
+from warpcall_bench.pages.compare import comparison_rows, regression_page
+from warpcall_bench.pages.history import history_page
+from warpcall_bench.pages.results import STATUSES, TAGS
+from warpcall_bench.pages.view import View
+from warpcall_bench.programs import job_check
+from warpcall_bench.runs.results import Status
+from warpcall_bench.runs.runner import Outcome
 from warpcall_service.store.database import Store
 
 NAMES = ["torch", "warpcall", "ann/mine"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.service.job_requests import BRIEF
+from warpcall_bench.runs.messages import JobTask, Task, UploadLaunch
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.runs.messages import JobTask, Task, UploadLaunch
 
 
 def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     with control, theirs:
         options = (
-            "--module=warpcall_service.programs.job_main",
+            "--module=warpcall_bench.programs.job_main",
             f"--memory-bytes={task['memory_bytes']}",
             f"--control-fd={theirs.fileno()}",
             f"--uploads={json.dumps(launch)}",
@@ -85,11 +85,11 @@ def started(
     options: Sequence[str] = (),
     fds: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a program of the service; returns it with the socket on which it answers."""
+    """Start a program of the platform; returns it with the socket on which it answers."""
     kept = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-P", "-m", f"warpcall_service.{module}"]
+        command = [sys.executable, "-P", "-m", f"warpcall_bench.{module}"]
         process = subprocess.Popen(
             [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}", *options],
             pass_fds=[theirs.fileno(), *fds],

@@ -13,16 +13,16 @@ import pytest
 
 from tests.service.runs.sandboxes import needs_bubblewrap, settings
 from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, with_reference
+from warpcall_bench.runs.events import CaseMeasured, RunEvent
+from warpcall_bench.runs.messages import ProblemRequest, Task
+from warpcall_bench.runs.one_shot import OneShotError, run_one_shot
+from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
-from warpcall_service.runs.events import CaseMeasured, RunEvent
-from warpcall_service.runs.messages import ProblemRequest, Task
-from warpcall_service.runs.one_shot import OneShotError, run_one_shot
-from warpcall_service.runs.runner import Outcome, Run
 
 pytestmark = [needs_bubblewrap, pytest.mark.slow]
 
-MODULE = "warpcall_service.programs.problem_check"
+MODULE = "warpcall_bench.programs.problem_check"
 LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
 MAX_ANSWER_BYTES = 64 << 10
 ON_VALUES = "if x.device.type != 'meta':"

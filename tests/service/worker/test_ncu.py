@@ -11,11 +11,11 @@ import pytest
 from tests.service.runs.sent_frames import TASK
 from tests.service.uploads.sources import SHORT
 from tests.service.worker.fake_ncu import DETAILS, installed
-from warpcall_service.profilers import ncu
-from warpcall_service.profilers.messages import ChildTask
-from warpcall_service.profilers.program import Limits, NoProfile
-from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import ProfileTask, Task, Upload
+from warpcall_bench.profilers import ncu
+from warpcall_bench.profilers.messages import ChildTask
+from warpcall_bench.profilers.program import Limits, NoProfile
+from warpcall_bench.runs import process_tree
+from warpcall_bench.runs.messages import ProfileTask, Task, Upload
 
 pytestmark = pytest.mark.slow
 

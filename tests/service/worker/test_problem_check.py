@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, with_reference
 from tests.service.worker.processes import answer_of
-from warpcall_service.runs.messages import ProblemRequest
+from warpcall_bench.runs.messages import ProblemRequest
 
 pytestmark = pytest.mark.slow
 

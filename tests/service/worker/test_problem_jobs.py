@@ -11,7 +11,7 @@ import pytest
 from tests.service.job_requests import known_tags
 from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, with_reference
 from tests.service.worker.processes import frames_of_job
-from warpcall_service.runs.messages import Task, Upload
+from warpcall_bench.runs.messages import Task, Upload
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, with_reference
+from warpcall_bench.programs import problem_source, source_check
 from warpcall_kernels import InvalidInput, Op, measuring
-from warpcall_service.programs import problem_source, source_check
 
 ON_META = problem_source.WITHOUT_MEMORY
 WRONG_KIND = "a problem is declared as PROBLEM = Problem(...), of warpcall_kernels; the source "

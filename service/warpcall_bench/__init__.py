@@ -1,0 +1,1 @@
+"""The benchmark platform: an extension of the server that measures kernels, with uploads and pages."""

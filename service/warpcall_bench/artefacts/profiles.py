@@ -1,0 +1,184 @@
+"""Profiles of implementations, as artefacts of a job: which ones it still has to make, and storing
+their files while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput
+from warpcall_bench.artefacts import ncu
+from warpcall_bench.artefacts.contents import REPORT, TEXT
+from warpcall_bench.artefacts.service import Artefacts, NewArtefact, file_name
+from warpcall_bench.artefacts.tables import ArtefactRow
+from warpcall_bench.jobs.tables import Job, JobCase, Measurement
+from warpcall_bench.runs.events import ProfileMade
+from warpcall_bench.runs.messages import PROFILE_FILES, ProfileTask
+from warpcall_service.settings import Settings
+from warpcall_service.store.database import StoreError
+
+MOST = 64  # profiles of one job
+LIMIT_S = 60.0  # that a profile by a program of its own may take
+STALL_SHARE = 0.5  # of the seconds without progress that a job may have, which a profile may take
+CALL_SHARE = 0.8  # likewise of the seconds for which a job may keep its device
+FILES = {  # kind and media type, by the end of the name
+    "trace.json": ("torch-profile", "application/json"),
+    "ncu-rep": ("ncu-report", "application/octet-stream"),
+    "compiled.json": (REPORT, "application/json"),
+    "ncu.txt": (TEXT, "text/plain; charset=utf-8"),
+}
+RETRY_S = 1.0  # between two attempts to store one
+MAX_WAITING_BYTES = 64 << 20  # of profiles that wait to be stored
+
+log = logging.getLogger("warpcall.artefacts")
+
+
+def check(cases: int, implementations: int) -> None:
+    """Check that a job does not have too many profiles.
+
+    Raises:
+        InvalidInput: it does.
+    """
+    if cases * implementations > MOST:
+        raise InvalidInput(
+            f"profile: a job with profiles may have at most {MOST} pairs of a case and an "
+            f"implementation, got {cases} x {implementations}",
+            field="profile",
+        )
+
+
+def left(session: Session, job: Job, settings: Settings) -> ProfileTask | None:
+    """The profiles that a job has yet to make; None if it makes none.
+
+    An implementation that has no time in a case is not profiled there.
+    """
+    profiler = json.loads(job.request).get("profile")
+    if profiler is None:
+        return None
+    last = PROFILE_FILES[profiler][-1]
+    implementations = json.loads(job.implementations)
+    of_job = ArtefactRow.job_number == job.number
+    made = set(session.scalars(sa.select(ArtefactRow.name).where(of_job)))
+    measured = Measurement.job_number == job.number, Measurement.status != "ok"
+    failed = {
+        (position, name)
+        for position, name in session.execute(
+            sa.select(Measurement.position, Measurement.implementation).where(*measured)
+        )
+    }
+    cases = session.execute(
+        sa.select(JobCase.position, JobCase.spec)
+        .where(JobCase.job_number == job.number)
+        .order_by(JobCase.position)
+    )
+    return {
+        "profiler": profiler,
+        "cases": [
+            (position, json.loads(spec), names)
+            for position, spec in cases
+            if (
+                names := [
+                    name
+                    for name in implementations
+                    if (position, name) not in failed
+                    and described(implementations, position, name, last).name not in made
+                ]
+            )
+        ],
+        "most_bytes": int(settings.artefact_max_bytes),
+        "ncu": ncu.program(settings) if profiler == "ncu" else "",
+        "limit_s": min(LIMIT_S, STALL_SHARE * settings.job_stall_s),
+        "call_s": CALL_SHARE * settings.job_block_s,
+    }
+
+
+def described(implementations: Sequence[str], position: int, name: str, file: str) -> NewArtefact:
+    """The artefact of a file of a profile.
+
+    Args:
+        implementations: all of the job.
+    """
+    kind, media_type = FILES[file]
+    number = implementations.index(name)
+    return NewArtefact(
+        name=file_name(f"case-{position}", f"{number}-{name}"[:80], file),
+        kind=kind,
+        media_type=media_type,
+        position=position,
+        implementation=name,
+    )
+
+
+class ProfileWriter:
+    """Stores the profiles of one run, in order and without delaying the run.
+
+    While the database cannot be written, it tries again until it can.
+
+    Args:
+        job_of: as `Artefacts.add` takes it. If it raises an exception, nothing more is stored.
+        implementations: all of the job.
+    """
+
+    def __init__(
+        self,
+        artefacts: Artefacts,
+        job_of: Callable[[Session], Job],
+        implementations: Sequence[str],
+    ) -> None:
+        self._artefacts = artefacts
+        self._job_of = job_of
+        self._implementations = implementations
+        self._made: asyncio.Queue[ProfileMade] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self._writing = asyncio.create_task(self._write())
+
+    def put(self, made: ProfileMade) -> None:
+        """Append a profile to those that wait to be stored."""
+        if self._waiting_bytes + len(made.content) > MAX_WAITING_BYTES:
+            why = "the server could not store it in time"
+            made = replace(made, content=b"", error=why)
+        self._waiting_bytes += len(made.content)
+        self._made.put_nowait(made)
+
+    async def close(self) -> None:
+        """Wait until all profiles are stored."""
+        await self._made.join()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop. Profiles that wait are dropped."""
+        self._writing.cancel()
+        await asyncio.wait((self._writing,))
+
+    async def _write(self) -> None:
+        usable = True
+        while True:
+            made = await self._made.get()
+            try:
+                if usable:
+                    await self._store(made)
+            except Exception:  # such as a claim that is lost
+                log.info("profiles of a job are dropped", exc_info=True)
+                usable = False
+            self._waiting_bytes -= len(made.content)
+            self._made.task_done()
+
+    async def _store(self, made: ProfileMade) -> None:
+        new = described(self._implementations, made.position, made.implementation, made.file)
+        while True:
+            try:
+                if made.error:
+                    await self._artefacts.add_error(self._job_of, new, made.error)
+                else:
+                    await self._artefacts.add(self._job_of, new, made.content)
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

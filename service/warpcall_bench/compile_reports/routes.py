@@ -1,0 +1,78 @@
+"""The HTTP route of compile reports."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from warpcall.compile_reports import CompileReport
+from warpcall.errors import (
+    Busy,
+    Forbidden,
+    InvalidInput,
+    Problem,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    UnsupportedMedia,
+)
+from warpcall.wire import COMPILE_REPORTS_PATH
+from warpcall_bench.compile_reports.models import CompileRequest
+from warpcall_bench.compile_reports.service import CompileReports
+from warpcall_bench.uploads.routes import most_bytes
+from warpcall_service.formats.json_body import check_members, read_model
+from warpcall_service.formats.json_structure import structure_nbytes
+from warpcall_service.formats.media_types import JSON
+from warpcall_service.formats.payloads import to_json
+from warpcall_service.http.caller import CurrentCaller, needs
+from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.settings import Settings
+
+MAX_STRUCTURE_BYTES = 64 << 10  # of a body without the content of its texts
+PROBLEMS: list[type[Problem]] = [
+    InvalidInput,
+    TooLarge,
+    UnsupportedMedia,
+    TimedOut,
+    Forbidden,
+    Busy,
+    Unavailable,
+]
+
+
+def compile_reports(settings: Settings, service: CompileReports) -> APIRouter:
+    """The route that makes a compile report."""
+    router = APIRouter(tags=["implementations"])
+    benching = needs("bench")
+    body = {"required": True, "content": {JSON: {"schema": ref(CompileRequest)}}}
+
+    @router.post(
+        COMPILE_REPORTS_PATH,
+        response_model=CompileReport,
+        responses=problem_responses(PROBLEMS),
+        dependencies=benching["dependencies"],
+        openapi_extra={**benching["openapi_extra"], "requestBody": body},
+    )
+    async def make_compile_report(request: Request, caller: CurrentCaller) -> Response:
+        """What the Triton kernels of an implementation need on a GPU, and their PTX and SASS.
+
+        The implementation is called once, with launches that only compile, in the sandbox unless it
+        is the library's own. No GPU is needed. `source` needs a key with the role `upload`.
+        """
+        most = most_bytes(settings)
+        wanted = await read_model(
+            request, CompileRequest, most, "the JSON of a compile report", _check
+        )
+        return Response(to_json(await service.make(caller, wanted)), media_type=JSON)
+
+    return router
+
+
+def _check(body: bytes) -> None:
+    """Refuse a body that a parser would take too long over, and what `check_members` refuses."""
+    nbytes = structure_nbytes(body, MAX_STRUCTURE_BYTES)
+    if nbytes > MAX_STRUCTURE_BYTES:
+        raise InvalidInput(
+            f"body must have at most {MAX_STRUCTURE_BYTES} bytes without its texts, got {nbytes}",
+            field="body",
+        )
+    check_members(body)

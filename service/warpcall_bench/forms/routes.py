@@ -1,0 +1,45 @@
+"""All routes of this folder."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from warpcall_bench.compile_reports.service import CompileReports
+from warpcall_bench.forms import account, admin, call, compiled, new_monitor
+from warpcall_bench.forms import jobs as job_forms
+from warpcall_bench.forms import monitors as monitor_forms
+from warpcall_bench.forms import problems as problem_forms
+from warpcall_bench.forms import shares as share_forms
+from warpcall_bench.forms import uploads as upload_forms
+from warpcall_bench.forms.ops import Ops
+from warpcall_bench.jobs.service import JobService
+from warpcall_bench.monitors.service import MonitorService
+from warpcall_bench.shares.service import ShareService
+from warpcall_bench.uploads.problems import ProblemService
+from warpcall_bench.uploads.service import ImplementationService
+from warpcall_service.extension import Core
+
+
+def forms(
+    core: Core,
+    jobs: JobService,
+    implementations: ImplementationService,
+    problems: ProblemService,
+    shares: ShareService,
+    monitors: MonitorService,
+    reports: CompileReports,
+) -> APIRouter:
+    """The pages with forms, and what they post to."""
+    settings, router = core.settings, APIRouter(include_in_schema=False)
+    ops = Ops(core.engine, problems)
+    router.include_router(job_forms.routes(settings, ops, jobs, implementations))
+    router.include_router(upload_forms.routes(settings, ops, implementations))
+    router.include_router(problem_forms.routes(settings, implementations, problems))
+    router.include_router(admin.routes(settings, core.accounts, jobs))
+    router.include_router(account.routes(jobs))
+    router.include_router(call.routes(settings, core.calls, ops))
+    router.include_router(share_forms.routes(jobs, shares))
+    router.include_router(new_monitor.routes(settings, jobs, monitors))  # before /monitors/{id}
+    router.include_router(monitor_forms.routes(monitors))
+    router.include_router(compiled.routes(ops, implementations, reports))
+    return router

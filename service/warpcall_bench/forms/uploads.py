@@ -1,0 +1,184 @@
+"""The form to upload an implementation, as a file or as text."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from warpcall.errors import InvalidInput, NotFound, Problem
+from warpcall.problems import ProblemInfo
+from warpcall_bench.forms.ops import Ops
+from warpcall_bench.jobs.models import ImplementationName, Name, without_version
+from warpcall_bench.pages.view import View, page, render
+from warpcall_bench.uploads.models import UploadRequest
+from warpcall_bench.uploads.new_versions import NAME
+from warpcall_bench.uploads.service import ImplementationService
+from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
+from warpcall_service.http.caller import CurrentCaller
+from warpcall_service.identity import Caller
+from warpcall_service.settings import Settings
+from warpcall_service.text import brief
+
+FURTHER_BYTES = 16 << 10  # of a form beside the source
+FIELDS = ("op", "file", "source", "function", "name", "private")
+
+# A form sends an empty text for a field that was left empty.
+Empty = Annotated[str, Query(max_length=0)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def signature(op: Mapping[str, Any]) -> str:
+    """How the function of an op is declared, such as "def permute(x, dims):"."""
+    given = [one["name"] for one in op["inputs"] if not one["optional"]]
+    given += [one["name"] for one in op["params"] if one["required"]]
+    optional = [one for one in op["inputs"] if one["optional"]]
+    optional += [one for one in op["params"] if not one["required"]]
+    given += [f"{one['name']}={one.get('default')!r}" for one in optional]
+    return f"def {_function(op['name'])}({', '.join(given)}):"
+
+
+def request_of(form: Form) -> UploadRequest:
+    """The upload that a form describes.
+
+    Raises:
+        InvalidInput: the form has two sources or none, or a field is wrong; the error names it.
+    """
+    given: dict[str, Any] = {"op": form.text("op")}
+    if function := form.text("function"):
+        given["function"] = function
+    return validated(UploadRequest, {**given, **source_of(form, "function" not in given)})
+
+
+def source_of(form: Form, named_by_file: bool) -> dict[str, Any]:
+    """What the forms of all uploads have: the source, its name and who may read it.
+
+    Args:
+        named_by_file: the name is by default that of the file, if it can be one.
+
+    Raises:
+        InvalidInput: the form has two sources or none.
+    """
+    source = form.raw("file")
+    if source and form.text("source"):
+        raise InvalidInput("give either a file or a text, both came", field="file")
+    source = source or form.raw("source")
+    if not source.strip():
+        raise InvalidInput("choose a file, or paste the text of one", field="source")
+    stem = PurePath(form.file_names.get("file", "")).stem
+    by_default = stem if named_by_file and re.fullmatch(NAME, stem) else None
+    private = CHOICE.get(form.text("private"))
+    return {"source": source, "name": form.text("name") or by_default, "private": private}
+
+
+def validated(model: type[Model], given: Mapping[str, Any]) -> Model:
+    """The request with these fields.
+
+    Raises:
+        InvalidInput: one of them is wrong; the error names it.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        message = fault["msg"].removeprefix("Value error, ")
+        name = str(fault["loc"][0])
+        got = "" if name == "source" else f", got {brief(fault['input'])}"
+        raise InvalidInput(f"{message}{got}", field=name) from None
+
+
+def errors_of(problem: Problem) -> dict[str, str]:
+    """What is wrong with an upload, by the field of the form."""
+    field = problem.field if problem.field in FIELDS else ""
+    return {field or "": problem.detail.removeprefix(f"{field}: ")}
+
+
+def shown_source(form: Form) -> str:
+    """The source that the form shows again. A browser does not keep a file."""
+    return form.raw("source") or form.raw("file")
+
+
+def page_of(kind: str, name: str) -> str:
+    """The URL of the page of an upload, relative to the server's root."""
+    return "/".join(quote(part, safe="") for part in (kind, *name.split("/")))
+
+
+def routes(settings: Settings, ops: Ops, implementations: ImplementationService) -> APIRouter:
+    """The page of the form, and what it posts to."""
+    router = APIRouter(include_in_schema=False)
+    most = int(settings.upload_max_bytes)
+
+    async def show(
+        request: Request,
+        caller: Caller,
+        form: Form,
+        errors: Mapping[str, str],
+        status: int = 200,
+    ) -> Response:
+        text = render(
+            "upload.html",
+            View.of(request),
+            ops=await _choices(ops, caller, form.text("op")),
+            form=form,
+            source=shown_source(form),
+            errors=errors,
+            environment=await implementations.environment(),
+        )
+        return page(request, text, status)
+
+    @router.get("/upload")
+    async def upload(
+        request: Request,
+        caller: CurrentCaller,
+        op: ImplementationName | Empty = "",
+        name: Name | Empty = "",
+    ) -> Response:
+        caller.check("upload")
+        known = [one["name"] for one in ops.shipped]
+        chosen = op or ("permute" if "permute" in known else known[0])
+        return await show(request, caller, Form.of([("op", chosen), ("name", name)]), {})
+
+    @router.post("/upload")
+    async def store(request: Request, caller: CurrentCaller) -> Response:
+        caller.check("upload")
+        form = await read_form(request, 2 * most + FURTHER_BYTES)
+        try:
+            found = await implementations.add(caller, request_of(form))
+        except Problem as problem:
+            return await show(request, caller, form, errors_of(problem), problem.status)
+        if form.text("action") == "bench":
+            query = {"op": found.op, "implementation": found.name}
+            return go_to(f"new?{urlencode(query)}")
+        return go_to(page_of("implementations", found.name))
+
+    return router
+
+
+async def _choices(ops: Ops, caller: Caller, chosen: str) -> Sequence[tuple[str, str]]:
+    """The ops and problems of which an implementation can be, each with how it is declared.
+
+    Args:
+        chosen: the one that the form has; it is left out if there is none of this name.
+    """
+    found = [(op["name"], signature(op)) for op in ops.shipped]
+    found += [(one.name, _declared(one)) for one in await ops.problems(caller)]
+    wanted = without_version(chosen)
+    if "/" in wanted and wanted not in dict(found):
+        with contextlib.suppress(NotFound):  # the form says so when it is sent
+            found.append((wanted, signature(await ops.find(caller, wanted))))
+    return found
+
+
+def _declared(problem: ProblemInfo) -> str:
+    """How the function of a problem is declared, without the defaults, which lists do not have."""
+    return f"def {_function(problem.name)}({', '.join((*problem.inputs, *problem.params))}):"
+
+
+def _function(op: str) -> str:
+    return op.rpartition("/")[2].replace("-", "_")

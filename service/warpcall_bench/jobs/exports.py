@@ -1,0 +1,216 @@
+"""The results of a job as a file: JSON or CSV, rendered in parts.
+
+A job can have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each
+part is read in a transaction of its own. All parts still show one state of the job: the list of
+measured cases is read once, at the beginning, and the rows of a case are written together and never
+change.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs.results import CaseResults, Measurement, Results
+from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs.results import case_fields, facts, measurements, remarks
+from warpcall_bench.jobs.tables import Job, JobCase
+from warpcall_bench.runs.stored_results import result_of
+from warpcall_bench.uploads import odd_cases
+from warpcall_service.formats.payloads import checked, to_json
+from warpcall_service.identity import Caller
+
+MEDIA = {"json": "application/json", "csv": "text/csv"}
+
+# A part takes some 5 ms to render. Rendering competes with the event loop for the interpreter's
+# lock.
+PART_CASES = 16
+PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
+
+FORMULAS = ("=", "+", "-", "@")  # how those of spreadsheets begin
+CASE_COLUMNS = ("op", "shapes", "dtypes", "params")
+INPUT = re.compile(r"\w+=(?P<dtype>[A-Z]\w*)\[(?P<shape>[\d,]*)\](:.*)?")  # of a case's key
+
+Step = Callable[[Session], bytes]  # reads and renders the next part
+Rows = Sequence[Measurement]
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Stored = TypeVar("Stored", bound=_Sized)
+
+
+class Case(NamedTuple):
+    """A measured case; `nbytes` is the size of its stored result."""
+
+    position: int
+    key: str
+    nbytes: int
+
+
+def begin(
+    session: Session, caller: Caller, job_id: str, form: str, samples: bool
+) -> Iterator[Step]:
+    """The steps that render the results of a job, in order. Each may run in its own transaction.
+
+    Raises:
+        NotFound: there is no such job, or it is private to another user.
+    """
+    job = submissions.find(session, caller, job_id)
+    found = measured(session, job)
+    if form == "csv":
+        return _csv_steps(job, found)
+    known = [*remarks(job), *odd_cases.remarks(session, job)]
+    return _json_steps(job, found, known, samples, facts(job, caller))
+
+
+def measured(session: Session, job: Job) -> list[Case]:
+    """The measured cases of a job, in order."""
+    found = session.execute(
+        sa.select(JobCase.position, JobCase.key, sa.func.length(JobCase.result))
+        .where(JobCase.job_number == job.number, JobCase.result.is_not(None))
+        .order_by(JobCase.position)
+    )
+    return [Case(*row) for row in found]
+
+
+def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
+    """The cases in order, in parts of at most `most` cases and PART_BYTES, but at least one case."""
+    part: list[Stored] = []
+    for case in cases:
+        nbytes = sum(other.nbytes for other in part)
+        if part and (len(part) == most or nbytes + case.nbytes > PART_BYTES):
+            yield part
+            part = []
+        part.append(case)
+    if part:
+        yield part
+
+
+def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
+    return measurements(session, job, [case.position for case in part])
+
+
+def _json_steps(
+    job: Job,
+    cases: Sequence[Case],
+    known: list[str],
+    samples: bool,
+    fingerprint: dict[str, Any] | None,
+) -> Iterator[Step]:
+    empty = Results(
+        id=job.id,
+        state=job.state,  # type: ignore[arg-type]  # the database holds only states
+        environment=job.environment,
+        fingerprint=fingerprint,
+        remarks=known,
+        measurements=[],
+        cases=[],
+    )
+    head, middle, tail = to_json(empty).rpartition(b'],"cases":[')
+    yield lambda session: head
+    for number, part in enumerate(_parts_of_rows(cases)):
+        yield partial(_json_rows, job=job, part=part, comma=number > 0)
+    yield lambda session: middle
+    for number, part in enumerate(in_parts(cases, PART_CASES)):
+        yield partial(_json_cases, job=job, part=part, samples=samples, comma=number > 0)
+    yield lambda session: tail
+
+
+def _json_rows(session: Session, job: Job, part: Sequence[Case], comma: bool) -> bytes:
+    return _joined([to_json(row) for row in _rows_of(session, job, part)], comma)
+
+
+def _json_cases(
+    session: Session, job: Job, part: Sequence[Case], samples: bool, comma: bool
+) -> bytes:
+    texts = []
+    found = session.execute(
+        sa.select(JobCase.position, JobCase.key, JobCase.result, JobCase.finished_ms)
+        .where(
+            JobCase.job_number == job.number, JobCase.position.in_([case.position for case in part])
+        )
+        .order_by(JobCase.position)
+    )
+    for position, key, stored, finished_ms in found:
+        assert stored is not None  # it was there when the export began
+        shown = case_fields(position, key, result_of(stored), finished_ms or 0, samples=samples)
+        texts.append(to_json(checked(CaseResults, shown)))
+    return _joined(texts, comma)
+
+
+def _joined(texts: Sequence[bytes], comma: bool) -> bytes:
+    return (b"," if comma and texts else b"") + b",".join(texts)
+
+
+def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """The cases in parts of PART_CASES. The size is ignored, because rows hold no samples."""
+    for begin in range(0, len(cases), PART_CASES):
+        yield cases[begin : begin + PART_CASES]
+
+
+def _csv_steps(job: Job, cases: Sequence[Case]) -> Iterator[Step]:
+    table = _Csv()
+    yield lambda session: table.head()
+    for part in _parts_of_rows(cases):
+        yield partial(_csv_rows, table=table, job=job, part=part)
+
+
+def _csv_rows(session: Session, table: _Csv, job: Job, part: Sequence[Case]) -> bytes:
+    return table.body(_rows_of(session, job, part))
+
+
+def case_columns(key: str) -> dict[str, str]:
+    """A case as columns: for "permute x=BF16[8,4] dims=1,0" op "permute", shapes "8x4",
+    dtypes "BF16" and params "dims=1,0". Inputs are in the order of the op, separated by spaces.
+    """
+    op, *rest = key.split(" ")
+    inputs = [found for part in rest if (found := INPUT.fullmatch(part))]
+    return {
+        "op": op,
+        "shapes": " ".join(found["shape"].replace(",", "x") or "scalar" for found in inputs),
+        "dtypes": " ".join(found["dtype"] for found in inputs),
+        "params": " ".join(part for part in rest if not INPUT.fullmatch(part)),
+    }
+
+
+class _Csv:
+    """Has all columns. No text is one that a spreadsheet would compute as a formula."""
+
+    def __init__(self) -> None:
+        self._file = io.StringIO()
+        names = [field.name for field in fields(Measurement)]
+        self._writer = csv.DictWriter(self._file, [*names, *CASE_COLUMNS])
+
+    def head(self) -> bytes:
+        self._writer.writeheader()
+        return self._taken()
+
+    def body(self, rows: Rows) -> bytes:
+        for row in rows:
+            cells = {**vars(row), **case_columns(row.case), "tags": " ".join(row.tags)}
+            self._writer.writerow({name: _csv_cell(value) for name, value in cells.items()})
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        text = self._file.getvalue()
+        self._file.seek(0)
+        self._file.truncate()
+        return text.encode()
+
+
+def _csv_cell(value: Any) -> Any:
+    """The value of a cell. A text that begins as formulas do has an apostrophe before it."""
+    begins = value.lstrip()[:1] if isinstance(value, str) else ""
+    return f"'{value}" if begins in FORMULAS else value

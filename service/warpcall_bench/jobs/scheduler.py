@@ -1,0 +1,389 @@
+"""Starts a job on each free device of this server, supervises the runs and writes their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput
+from warpcall.jobs import ExitClass
+from warpcall_bench.artefacts import profiles
+from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.jobs import lifecycle, queue
+from warpcall_bench.jobs.database import JobDatabase
+from warpcall_bench.jobs.orphans import OBSERVATIONS, OrphanDetector
+from warpcall_bench.jobs.placement import Device, own_device
+from warpcall_bench.jobs.queue import Claim
+from warpcall_bench.jobs.run_recorder import EndCounter, RunRecorder
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.runs import process_tree
+from warpcall_bench.runs.messages import Task
+from warpcall_bench.runs.operator_modules import OperatorModules
+from warpcall_bench.runs.runner import Outcome, Run
+from warpcall_bench.runs.sandbox import memory_bytes
+from warpcall_bench.runs.sandboxed import CannotStart
+from warpcall_bench.uploads import job_uploads, odd_cases
+from warpcall_service.extension import Accounts, DeviceLane, Engine, Nodes
+from warpcall_service.nodes.server_identity import IdentityUnavailable
+from warpcall_service.processes import temporary
+from warpcall_service.settings import Settings
+from warpcall_service.store.database import StoreError
+
+POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
+PRUNE_POLLS = 600  # polls between two deletions of old progress events
+
+log = logging.getLogger("warpcall.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    claim: Claim
+    id: str
+    user: str
+    op: str
+    task: Task
+    of_monitor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    claim: Claim
+    run: Run
+    task: asyncio.Task[None]
+    began: float  # by time.monotonic()
+    of_monitor: bool
+
+
+class Scheduler:
+    """Starts jobs on this server's devices and supervises them.
+
+    Of the servers that share a data folder only one runs jobs: the one that has acquired the
+    folder's `ServerIdentity`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        database: JobDatabase,
+        modules: OperatorModules,
+        accounts: Accounts,
+        nodes: Nodes,
+        artefacts: Artefacts,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._database = database
+        self._modules = modules
+        self._accounts = accounts
+        self._nodes = nodes
+        self._artefacts = artefacts
+        self._identity = nodes.identity
+        self._runs: dict[str, _Running] = {}  # by lane
+        self._yielding: set[Run] = set()  # that give their devices up to jobs of users
+        self._clean: set[str] = set()  # lanes without processes of an earlier server
+        self._wake = asyncio.Event()
+        self._recovered = False
+        self._orphans = OrphanDetector()
+        self._heartbeat_s = settings.job_lease_s / OBSERVATIONS
+        self._heartbeat_at = self._watch_at = 0.0  # when each is due, by time.monotonic()
+        self._pruned_ms = 0
+        self._trouble = ""
+        self._queued = 0
+        self._ended = EndCounter()
+        self._device_s: defaultdict[str, float] = defaultdict(float)
+        self._working: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, of all servers that share the queue, that jobs can run on."""
+        return self._nodes.open_lanes()
+
+    def start(self) -> None:
+        """Start to poll the queue, in the running event loop."""
+        self._working = asyncio.create_task(self._work())
+
+    def wake(self) -> None:
+        """Poll the queue now, because it has changed."""
+        self._wake.set()
+
+    def cancel(self, number: int) -> None:
+        """Stop the run of a job. Nothing happens if the job does not run on this server."""
+        for running in self._runs.values():
+            if running.claim.number == number:
+                running.run.stop("cancelled", "cancelled while it ran")
+
+    async def stop(self) -> None:
+        """Put the jobs that run back into the queue, and stop."""
+        self._stopping = True
+        self.wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                while left := self._unfinished():  # a poll may have claimed one more job
+                    for running in self._runs.values():
+                        running.run.stop("interrupted", "the server stopped")
+                    await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        if not left:
+            self._identity.release()
+        await asyncio.to_thread(temporary.sweep)  # of jobs whose reapers were killed
+        for task in left:  # the database does not answer; a later server takes these jobs over
+            task.cancel()
+
+    def metrics(self) -> Iterable[Metric]:
+        """The state of the queue and of running jobs, as Prometheus metrics."""
+        queued = GaugeMetricFamily("warpcall_jobs_queued", "Benchmark jobs that wait in the queue")
+        queued.add_metric([], self._queued)
+        running = GaugeMetricFamily(
+            "warpcall_job_running",
+            "1 if a benchmark job runs on the lane's device, else 0",
+            labels=["lane"],
+        )
+        leased = CounterMetricFamily(
+            "warpcall_job_device_seconds",
+            "Seconds for which jobs had the device, by lane",
+            labels=["lane"],
+        )
+        quarantined = GaugeMetricFamily(
+            "warpcall_lane_quarantined",
+            "1 if a process of a job that cannot be ended may still use the device, else 0",
+            labels=["lane"],
+        )
+        for lane in self._engine.all_lanes:
+            running.add_metric([lane.name], float(lane.name in self._runs))
+            leased.add_metric([lane.name], self._device_s[lane.name])
+            quarantined.add_metric([lane.name], float(lane.state == "quarantined"))
+        return queued, running, leased, quarantined, *self._ended.metrics()
+
+    # Polling the queue
+
+    async def _work(self) -> None:
+        polls = 0
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                await self._poll(polls)
+            except StoreError as error:
+                self._log_trouble(error.reason)
+            except IdentityUnavailable as error:
+                self._log_trouble(str(error))
+            except OSError as error:  # such as no free descriptors
+                self._log_trouble(f"no jobs are started: {error}")
+            except Exception:
+                log.exception("the queue of jobs cannot be polled")
+            else:
+                self._log_trouble("")
+            polls += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), min(POLL_S, self._heartbeat_s))
+
+    def _unfinished(self) -> list[asyncio.Task[None]]:
+        """Tasks that are not done: the poll of the queue, and the runs."""
+        tasks = [running.task for running in self._runs.values()]
+        return [task for task in (self._working, *tasks) if task is not None and not task.done()]
+
+    async def _poll(self, polls: int) -> None:
+        runner = self._identity.acquire()
+        if not self._recovered:
+            await self._database.write(lifecycle.requeue_own, runner)
+            self._recovered = True
+        now = time.monotonic()
+        if now >= self._heartbeat_at:
+            await self._write_heartbeats()  # if that fails, it is due again at once
+            self._heartbeat_at = now + self._heartbeat_s
+        if now >= self._watch_at:
+            self._watch_at = now + self._heartbeat_s
+            await self._take_over_orphans()
+        if polls % PRUNE_POLLS == 0:
+            self._pruned_ms = await self._database.write(lifecycle.prune, self._pruned_ms)
+        if self._runs:
+            for number in await self._database.read(queue.to_cancel, runner):
+                self.cancel(number)
+        self._queued = await self._database.read(_queued)
+        for lane in self._engine.all_lanes if self._queued else ():
+            if self._stopping or self._nodes.is_draining:
+                return
+            free = lane.state == "ready" and not lane.warming and lane.name not in self._runs
+            if free and await self._is_clean(lane):
+                claimed = await self._database.write(
+                    self._claim, lane.name, own_device(self._nodes, lane)
+                )
+                if claimed is None:
+                    continue  # another lane may have another model
+                self._start_run(claimed, lane)
+        if self._queued:
+            await self._yield_devices()
+
+    async def _yield_devices(self) -> None:
+        """Put the jobs of monitors back into the queue for whose devices jobs of users wait.
+
+        Their measured cases are kept.
+        """
+        limit = self._settings.user_running_jobs
+        for lane in self._engine.all_lanes:
+            running = self._runs.get(lane.name)
+            if running is None or not running.of_monitor or running.run in self._yielding:
+                continue
+            device = own_device(self._nodes, lane)
+            if await self._database.read(queue.is_wanted, device, limit, self._left_ms()):
+                self._yielding.add(running.run)
+                running.run.stop("interrupted", "a job of a user needs the device")
+
+    async def _write_heartbeats(self) -> None:
+        """Write the heartbeats of this server's runs, and stop the runs whose claim is lost."""
+        now = time.monotonic()
+        running = {one.claim: one for one in self._runs.values()}
+        ran_ms = {claim: round((now - one.began) * 1e3) for claim, one in running.items()}
+        for claim in await self._database.write(queue.write_heartbeats, ran_ms) if ran_ms else ():
+            running[claim].run.stop("interrupted", "another server has taken the job over")
+
+    async def _take_over_orphans(self) -> None:
+        ours = {running.claim.number: running.claim.fence for running in self._runs.values()}
+        heartbeats = await self._database.write(queue.heartbeats)
+        others = {
+            n: heartbeat for n, heartbeat in heartbeats.items() if ours.get(n) != heartbeat.fence
+        }
+        for number, heartbeat in self._orphans.observe(others).items():
+            if await self._database.write(lifecycle.take_over, number, heartbeat):
+                log.warning("a job of a server that is gone is queued again: number %d", number)
+                self._database.notify(number)
+
+    async def _is_clean(self, lane: DeviceLane) -> bool:
+        """Kill processes that an earlier server left on this device; whether none is left."""
+        if lane.name not in self._clean:
+            left = await asyncio.to_thread(
+                process_tree.kill_tagged, f"{self._identity.id}/{lane.name}/"
+            )
+            if left:
+                await self._quarantine(lane, left)
+                return False
+            self._clean.add(lane.name)
+        return True
+
+    def _claim(self, session: Session, device: str, offer: Device) -> _Claimed | None:
+        settings = self._settings
+        job = queue.claim(
+            session, self._identity.id, offer, settings.user_running_jobs, self._left_ms()
+        )
+        if job is None:
+            return None
+        job.device = device
+        uploads = job_uploads.of_job(session, job.number)
+        problem = job_uploads.problem_of_job(session, job)
+        task: Task = {
+            "device": device,
+            "modules": {},  # see `_outcome`
+            "uploads": uploads,
+            "problem": problem,
+            "sandboxed": bool(uploads or problem) and settings.uploads == "sandboxed",
+            "op": job.op,
+            "implementations": json.loads(job.implementations),
+            "precision": job.precision,
+            "seed": secrets.randbits(31),
+            "cases": lifecycle.unmeasured_cases(session, job),
+            "memory_bytes": memory_bytes(settings),
+            "threads": settings.cpu_threads,
+            "odd": odd_cases.unknown(session, job),
+            "profile": profiles.left(session, job, settings),
+        }
+        claim = Claim(job.number, self._identity.id, job.fence)
+        return _Claimed(claim, job.id, job.user_name, job.op, task, job.monitor is not None)
+
+    def _left_ms(self) -> int | None:
+        """Milliseconds for which this server will run; None if there is no limit."""
+        if not self._settings.until:
+            return None
+        left_s = self._settings.until - self._settings.stop_s - time.time()
+        return max(0, round(left_s * 1e3))
+
+    # Running a job
+
+    def _start_run(self, claimed: _Claimed, lane: DeviceLane) -> None:
+        self._database.notify(claimed.claim.number)
+
+        def stop(exit_class: ExitClass, detail: str) -> None:
+            run.stop(exit_class, detail)
+
+        writer = profiles.ProfileWriter(
+            self._artefacts,
+            lambda session: queue.lock_claimed(session, claimed.claim),
+            claimed.task["implementations"],
+        )
+        recorder = RunRecorder(self._database, claimed.claim, stop, writer)
+        tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
+        run = Run(
+            claimed.task, tag, lane.hello, lane.device_lease, self._settings, recorder.on_event
+        )
+        task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
+        self._runs[lane.name] = _Running(
+            claimed.claim, run, task, time.monotonic(), claimed.of_monitor
+        )
+        log.info("the job %s starts on %s", claimed.id, lane.name)
+
+    async def _supervise(
+        self, run: Run, claimed: _Claimed, lane: DeviceLane, recorder: RunRecorder
+    ) -> None:
+        try:
+            outcome = await self._outcome(run, claimed.task)
+            self._device_s[lane.name] += outcome.device_s
+            self._accounts.add_device_time(claimed.user, claimed.op, outcome.device_s)
+            if outcome.left:
+                await self._quarantine(lane, set(outcome.left))
+            await recorder.store_profiles()
+            stopping = self._stopping or self._nodes.is_draining
+            counts = not (stopping or run in self._yielding)
+            state = await recorder.end(outcome, counts=counts)
+            exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
+            self._ended.add(exit_class, state)
+            log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)
+            if recorder.claim_lost:
+                log.warning(
+                    "another server has taken the job %s over: no end is written", claimed.id
+                )
+        finally:
+            await recorder.abandon()
+            self._yielding.discard(run)
+            del self._runs[lane.name]
+            self.wake()
+
+    async def _outcome(self, run: Run, task: Task) -> Outcome:
+        if (task["uploads"] or task["problem"]) and self._settings.uploads == "off":
+            what = "measures a problem" if task["problem"] else "times uploaded implementations"
+            detail = f"it {what}, and uploads have been switched off"
+            return Outcome("invalid", detail, (), 0.0, 0.0)
+        try:
+            task["modules"] = await self._modules.providing(task["implementations"])
+            return await run.run()
+        except InvalidInput as error:
+            return Outcome("invalid", str(error), (), 0.0, 0.0)
+        except (OSError, CannotStart) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            detail = f"its process could not be started: {why}"
+            return Outcome("killed", detail, (), 0.0, 0.0)
+
+    async def _quarantine(self, lane: DeviceLane, left: set[int]) -> None:
+        pids = ", ".join(map(str, sorted(left)))
+        reason = f"processes of a job cannot be ended: {pids}; end them and restart the server"
+        log.error("%s is quarantined: %s", lane.name, reason)
+        await lane.close("quarantined", reason)
+
+    def _log_trouble(self, trouble: str) -> None:
+        """Log a reason why no job can start, unless it is the same as the last one."""
+        if trouble and trouble != self._trouble:
+            log.error(trouble)
+        self._trouble = trouble
+
+
+def _queued(session: Session) -> int:
+    return session.scalars(sa.select(sa.func.count(Job.number)).where(Job.state == "queued")).one()

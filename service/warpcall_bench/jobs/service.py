@@ -1,0 +1,323 @@
+"""What the routes call: every operation on benchmark jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
+from warpcall.jobs.results import CaseDetails, History
+from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.jobs import comparison, events, exports, results, submissions, views
+from warpcall_bench.jobs.checking import JobChecks
+from warpcall_bench.jobs.database import JobDatabase
+from warpcall_bench.jobs.models import JobChange, JobRequest
+from warpcall_bench.jobs.read_admission import ReadAdmission, StreamLimit
+from warpcall_bench.jobs.scheduler import Scheduler
+from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.runs.messages import Checked
+from warpcall_bench.runs.operator_modules import OperatorModules
+from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.uploads.checks import Checks
+from warpcall_service.extension import Accounts, Engine, Nodes
+from warpcall_service.identity import Caller
+from warpcall_service.settings import Settings
+from warpcall_service.store.database import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
+
+
+class JobService:
+    """All operations on benchmark jobs, for the routes.
+
+    Attributes:
+        scheduler: starts the jobs on this server's devices.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        store: Store,
+        modules: OperatorModules,
+        sandbox: Sandbox,
+        checks: Checks,
+        accounts: Accounts,
+        nodes: Nodes,
+        artefacts: Artefacts,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._database = JobDatabase(store)
+        self._checks = JobChecks(settings, engine, self._database, modules, sandbox, checks, nodes)
+        self.scheduler = Scheduler(
+            settings, engine, self._database, modules, accounts, nodes, artefacts
+        )
+        self._heavy = ReadAdmission(settings.queue_timeout_s)
+        self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
+        self._streams = StreamLimit(settings.user_max_streams)
+
+    def start(self) -> None:
+        """Begin to run jobs in the running event loop. The engine must have been started."""
+        self.scheduler.start()
+
+    async def stop(self) -> None:
+        """Put the jobs that run back into the queue, and end."""
+        await self.scheduler.stop()
+        self._database.close()
+
+    async def submit(
+        self, caller: Caller, request: JobRequest, idempotency_key: str | None
+    ) -> SubmittedJob:
+        """Queue a job, or find a job that answers the request.
+
+        Raises:
+            InvalidInput: the request cannot be measured; the error names the field.
+            Busy: the user has too many jobs that are not finished.
+            Forbidden: the priority is high and the caller is not an administrator, or the server
+                runs no uploaded code.
+            Unavailable: the database cannot be written, or no lane can check the request.
+        """
+        if request.priority == "high":
+            caller.check("admin")
+        known = await self._database.read(self._repeated, caller, request, idempotency_key)
+        if known is not None:
+            return known
+        checked = await self._checks.check(caller, request)
+        found, number = await self._database.write(
+            self._submit, caller, request, checked, idempotency_key
+        )
+        if not found.reused:
+            self.has_submitted(number)
+        return found
+
+    async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
+        """What a submission would cost. It raises as `submit`, except Busy."""
+        checked = await self._checks.check(caller, request)
+        return await self._database.lookups.read(
+            caller.name, views.preview, caller, request, checked, self._settings.jobs_private
+        )
+
+    async def read(
+        self,
+        caller: Caller,
+        function: Callable[Concatenate[Session, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a function that only reads, on the threads for what users read in one piece.
+
+        Raises:
+            StoreError: the database cannot be read, or does not answer.
+        """
+        return await self._database.lookups.read(caller.name, function, *args, **kwargs)
+
+    async def write(self, function: Callable[[Session], T]) -> T:
+        """Run a function in one transaction. It raises StoreError if the database cannot do it."""
+        return await self._database.write(function)
+
+    async def check(self, caller: Caller, request: JobRequest) -> Checked:
+        """Check a request, of which nothing is queued. It raises as `submit`, except Busy."""
+        return await self._checks.check(caller, request)
+
+    async def find(self, caller: Caller, job_id: str) -> JobDetails:
+        """One job with its details.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+        """
+        return await self._database.lookups.read(
+            caller.name, views.job, caller, job_id, self.scheduler.devices
+        )
+
+    async def list(self, caller: Caller, wanted: Filter) -> JobList:
+        """A page of the jobs that the caller may read."""
+        return await self._database.lookups.read(
+            caller.name, views.jobs, caller, wanted, self.scheduler.devices
+        )
+
+    async def queue(self, caller: Caller) -> Queue:
+        """The jobs of all users that run or wait, in order."""
+        return await self._database.lookups.read(
+            caller.name, views.whole_queue, caller, self.scheduler.devices
+        )
+
+    async def history(
+        self, caller: Caller, op: str, implementation: str, case: str, limit: int
+    ) -> History:
+        """What an implementation took in a case, job by job, the latest first."""
+        return await self._database.lookups.read(
+            caller.name, results.history, caller, op, implementation, case, limit
+        )
+
+    async def change(self, caller: Caller, job_id: str, change: JobChange) -> JobDetails:
+        """Change who may read a job. Streams of its events end for those who may not any more.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
+        """
+        number = await self._database.write(_change, caller, job_id, change)
+        self._database.notify(number)
+        return await self.find(caller, job_id)
+
+    async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
+        """End a job. The operation is idempotent, and does nothing to a job that has ended.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
+        """
+        number = await self._database.write(_cancel, caller, job_id)
+        self.has_cancelled(number)
+        return await self.find(caller, job_id)
+
+    def has_submitted(self, number: int) -> None:
+        """Tell readers and the scheduler of a job that was queued by another part of the server."""
+        self._database.notify(number)
+        self.scheduler.wake()
+
+    def has_cancelled(self, number: int) -> None:
+        """Tell readers and the scheduler of a job that another part of the server cancelled."""
+        self.scheduler.cancel(number)
+        self._database.notify(number)
+
+    async def events(
+        self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]
+    ) -> AsyncGenerator[bytes, None]:
+        """The events of a job after the sequence `after`, as text of an event stream, until its end
+        or until the caller may not read it any more.
+
+        The text is empty about once in POLL_S seconds while nothing happens.
+
+        Args:
+            stopping: whether the server is about to stop, which ends the stream.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            Busy: the user has too many streams open.
+        """
+        with self._streams.opened(caller.name):
+            number = await self._database.lookups.read(caller.name, _number, caller, job_id)
+            while True:
+                changed = self._database.subscribe(number)
+                latest = await self._database.latest(number)
+                if not latest.is_readable(caller):
+                    return
+                if latest.sequence > after:
+                    after, text = await self._database.exports.read(
+                        caller.name, _events, number, after, latest.sequence
+                    )
+                    yield text
+                elif latest.state not in UNFINISHED or stopping():
+                    return
+                else:
+                    yield b""
+                    await _wait(changed)
+
+    async def results(
+        self, caller: Caller, job_id: str, form: str, samples: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """The results of a job in the format `form`, in parts.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            Busy: the user has too many exports and comparisons under way.
+        """
+        user = caller.name
+        async with self._heavy.admitted(user):
+            steps = await self._database.exports.read(
+                user, exports.begin, caller, job_id, form, samples
+            )
+            for step in steps:
+                yield await self._database.exports.read(user, step)
+
+    async def case(self, caller: Caller, job_id: str, position: int) -> CaseDetails:
+        """One measured case of a job, with its rows and samples.
+
+        Raises:
+            NotFound: there is no such job, it is private to another user, or it has not measured a
+                case at this position.
+        """
+        return await self._database.exports.read(
+            caller.name, results.find_case, caller, job_id, position
+        )
+
+    async def compare(
+        self, caller: Caller, first_id: str, second_id: str
+    ) -> AsyncGenerator[bytes, None]:
+        """Two jobs side by side, as JSON, in parts.
+
+        Raises:
+            NotFound: one of the jobs does not exist, or is private to another user.
+            Busy: the user has too many exports and comparisons under way.
+        """
+        user = caller.name
+        async with self._heavy.admitted(user):
+            pair = await self._database.exports.read(
+                user, comparison.pair_of, caller, first_id, second_id
+            )
+            yield pair.head()
+            for part in pair.parts():
+                request = await self._database.exports.read(
+                    user, comparison.lane_request, pair, part
+                )
+                async with self._comparing:
+                    answer = await self._engine.request_plan(request, "this comparison")
+                yield pair.rows(part, answer)
+            yield pair.tail()
+
+    def _repeated(
+        self, session: Session, caller: Caller, request: JobRequest, key: str | None
+    ) -> SubmittedJob | None:
+        row = submissions.find_repeated(session, caller, request, key)
+        if row is None:
+            return None
+        return views.submitted(session, row, False, self.scheduler.devices)
+
+    def _submit(
+        self,
+        session: Session,
+        caller: Caller,
+        request: JobRequest,
+        checked: Checked,
+        key: str | None,
+    ) -> tuple[SubmittedJob, int]:
+        limit, private = self._settings.user_max_jobs, self._settings.jobs_private
+        row, created = submissions.submit(session, caller, request, checked, key, limit, private)
+        session.flush()
+        return views.submitted(session, row, created, self.scheduler.devices), row.number
+
+
+def _cancel(session: Session, caller: Caller, job_id: str) -> int:
+    row = submissions.find_own(session, caller, job_id)
+    submissions.cancel(session, row)
+    return row.number
+
+
+def _change(session: Session, caller: Caller, job_id: str, change: JobChange) -> int:
+    row = submissions.find_own(session, caller, job_id)
+    row.private = change.private
+    return row.number
+
+
+def _number(session: Session, caller: Caller, job_id: str) -> int:
+    return submissions.find(session, caller, job_id).number
+
+
+def _events(session: Session, number: int, after: int, last: int) -> tuple[int, bytes]:
+    """The sequence of the last event that was read, and the text of the events after `after`."""
+    rows = events.after(session, number, after)
+    return rows[-1].sequence if rows else last, events.as_text(rows)
+
+
+async def _wait(changed: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(changed.wait(), POLL_S)

@@ -1,0 +1,250 @@
+"""How the implementations of a job compare with its first one over all cases, and the heat map."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from warpcall.jobs.results import status_shown
+from warpcall_bench.drawing import numbers
+from warpcall_bench.jobs.cases import Summary
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.pages.results import (
+    RIGHT,
+    STATUSES,
+    case_name,
+    colours,
+    rivals_of,
+)
+from warpcall_bench.runs.operator_modules import LIMIT
+
+VERDICTS = ("faster", "same", "slower", "inconclusive")
+
+
+@dataclass(slots=True)
+class Answer:
+    """How an implementation compares with the first one over all cases.
+
+    Attributes:
+        counts: number of cases by verdict; those whose ratio has no interval as "unsure", those
+            whose times cannot be compared as "incomparable", those that were only checked, and are
+            right, as "right", those that need a GPU as "unchecked", and the others as "failed".
+        logs: logarithms of its ratios.
+        statuses: number of cases without a time, by reason.
+        reasons: number of cases whose times cannot be compared, by reason.
+        checks_only: whether its job only checks results.
+    """
+
+    name: str
+    colour: int
+    counts: Counter[str] = field(default_factory=Counter)
+    logs: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    checks_only: bool = False
+
+    @property
+    def total(self) -> int:
+        """Number of cases."""
+        return sum(self.counts.values())
+
+    @property
+    def typical(self) -> float | None:
+        """The geometric mean of its ratios."""
+        return math.exp(sum(self.logs) / len(self.logs)) if self.logs else None
+
+    @property
+    def least(self) -> float:
+        """Its lowest ratio."""
+        return math.exp(min(self.logs))
+
+    @property
+    def most(self) -> float:
+        """Its highest ratio."""
+        return math.exp(max(self.logs))
+
+    @property
+    def segments(self) -> list[tuple[str, float, float]]:
+        """Each verdict that occurs, with place and width in a bar in percent."""
+        found, begin = [], 0.0
+        for verdict in (*VERDICTS, "unsure", "right", "incomparable", "unchecked", "failed"):
+            if share := 100 * self.counts[verdict] / self.total:
+                found.append((verdict, round(begin, 2), round(share, 2)))
+                begin += share
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """In how many cases it has each verdict, is right, or has no time."""
+        parts = [
+            f"{words} in {self.counts[verdict]}"
+            for verdict, words in (
+                ("slower", "slower"),
+                ("same", "the same"),
+                ("faster", "faster"),
+                ("inconclusive", "undecided"),
+                ("unsure", "without an interval"),
+                ("right", "right"),
+                ("incomparable", "without a verdict"),
+                ("unchecked", "not checked"),
+                ("failed", "not right" if self.checks_only else "without a time"),
+            )
+            if self.counts[verdict]
+        ]
+        return ", ".join(parts) + f" of {numbers.count(self.total, 'case')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A ratio in the heat map. `level` is the class of its colour."""
+
+    text: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """A case in the heat map. `least` is the lowest of its ratios, infinity if it has none."""
+
+    position: int
+    name: str
+    cells: list[Cell]
+    least: float
+
+
+def lead(first: str, answers: Sequence[Answer]) -> str:
+    """The answer in a sentence or two, from the first implementation's point of view."""
+    rivals = [one for one in answers if one.name != LIMIT and one.typical]
+    if not rivals:
+        return " ".join(
+            f"{one.name} is right in {one.counts['right']} of {numbers.count(one.total, 'case')}."
+            for one in answers
+            if one.counts["right"]
+        )
+    parts, unsure = [], 0
+    for one in rivals[:3]:
+        assert one.typical is not None
+        typically = "typically " if one.total > 1 else ""
+        time = f"{one.name} {typically}takes {numbers.times(one.typical)} the time"
+        if one.counts["unsure"] == len(one.logs):
+            parts.append(f"{time} of {first}.")
+            unsure += 1
+            continue
+        words, number = max(
+            (("faster than", one.counts["slower"]), ("slower than", one.counts["faster"])),
+            key=lambda found: found[1],
+        )
+        if not number:
+            words, number = "level with", one.counts["same"]
+        if not number:
+            words, number = "not to be distinguished from", one.counts["inconclusive"]
+        cases = f" in {number} of {one.total} cases" if one.total > 1 else ""
+        parts.append(f"{first} is {words} {one.name}{cases}: {time}.")
+    if unsure:
+        parts.append("No intervals are stored, so nothing says how sure that is.")
+    return " ".join(parts)
+
+
+def failures(answers: Sequence[Answer]) -> list[str]:
+    """Which implementations have no time, in how many cases, and why, in sentences."""
+    return [
+        f"{one.name}: {STATUSES.get(status, status)} in {number} of {numbers.count(one.total, 'case')}."
+        for one in answers
+        for status, number in one.statuses.most_common()
+    ]
+
+
+def checks_only(job: Job) -> bool:
+    """Whether a job only checks results, so that none of its rows has a time."""
+    return job.precision == "check"
+
+
+def without_verdict(answers: Sequence[Answer]) -> list[str]:
+    """On which implementations there is no verdict, in how many cases, and why, in sentences."""
+    return [
+        f"{one.name}: no verdict in {number} of {numbers.count(one.total, 'case')}, because {reason}."
+        for one in answers
+        for reason, number in one.reasons.most_common()
+    ]
+
+
+def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[HeatRow]]:
+    """The comparison of each implementation with the first one, and the heat map of the ratios.
+
+    A job that only checks results has an answer and a column for the first one, too.
+    """
+    names: list[str] = json.loads(job.implementations)
+    chosen = colours(names)
+    checks = checks_only(job)
+    shown = names if checks else names[1:]
+    others = sorted(shown, key=lambda name: name == LIMIT)  # the limit is the last one
+    rivals = names if checks else rivals_of(names)
+    found = {name: Answer(name, chosen[name], checks_only=checks) for name in others}
+    grid: dict[int, dict[str, Cell]] = {}
+    least: dict[int, float] = {}
+    keys: dict[int, str] = {}
+    for position, key, _, name, status, columns, _, no_verdict in summaries:
+        if name not in found:
+            continue
+        keys[position] = key
+        compared = status == "ok" and not no_verdict
+        relative = (columns.get("relative") or {}) if compared else {}
+        instead = status_shown(status, columns["median_us"])
+        answer = found[name]
+        if instead:
+            answer.counts[instead if instead in (RIGHT, "unchecked") else "failed"] += 1
+        elif no_verdict:
+            answer.counts["incomparable"] += 1
+            answer.reasons[no_verdict] += 1
+        else:
+            answer.counts[_kind(relative)] += 1
+        if status != "ok":
+            answer.statuses[status] += 1
+        ratio = relative.get("ratio")
+        if ratio:
+            answer.logs.append(math.log(ratio))
+        grid.setdefault(position, {})[name] = _cell(relative, instead, no_verdict)
+        if ratio and name != LIMIT:
+            least[position] = min(ratio, least.get(position, math.inf))
+    none = Cell("", "no")
+    heat = [
+        HeatRow(
+            position,
+            case_name(job.op, key),
+            [grid[position].get(name, none) for name in rivals],
+            least.get(position, math.inf),
+        )
+        for position, key in keys.items()
+        if rivals
+    ]
+    return [answer for answer in found.values() if answer.total], heat
+
+
+def _kind(relative: Mapping[str, Any]) -> str:
+    """What counts for a ratio: its verdict, or that it has no interval, or that there is none."""
+    verdict = relative.get("verdict")
+    if verdict == "inconclusive" and None in (relative.get("low"), relative.get("high")):
+        return "unsure"
+    return verdict if verdict in VERDICTS else "failed"
+
+
+def _cell(relative: Mapping[str, Any], instead: str, no_verdict: str) -> Cell:
+    """The cell of a ratio, or of what is shown in place of a time, or for no verdict."""
+    ratio, verdict = relative.get("ratio"), relative.get("verdict")
+    if instead:
+        good = instead in (RIGHT, "unchecked")
+        return Cell(STATUSES.get(instead, instead), "no" if good else "x")
+    if no_verdict:
+        return Cell("no verdict", "no")
+    if not ratio:
+        return Cell("", "x")
+    text = numbers.ratio(ratio)
+    if verdict not in ("faster", "slower"):
+        return Cell(text, "less" if ratio < 1 else "no")
+    distance = abs(math.log2(ratio))
+    strength = 1 if distance < math.log2(1.1) else 2 if distance < 1 else 3
+    return Cell(text, f"{verdict[0]}{strength}")

@@ -1,0 +1,246 @@
+"""The pages of ops and implementations: what they are, their source, where they were measured."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy.orm import Session
+
+from warpcall import wire
+from warpcall.errors import NotFound
+from warpcall.implementations import ImplementationDetails, ImplementationList
+from warpcall.problems import ProblemDetails, ProblemInfo
+from warpcall_bench.drawing.sources import difference, files_of_op, highlighted
+from warpcall_bench.jobs import submissions, views
+from warpcall_bench.jobs.service import JobService
+from warpcall_bench.pages.view import View, page, render
+from warpcall_bench.runs.operator_modules import OperatorModule
+from warpcall_bench.uploads.database import Filter
+from warpcall_bench.uploads.models import Cursor, Version
+from warpcall_bench.uploads.problems import ProblemService
+from warpcall_bench.uploads.service import ImplementationService
+from warpcall_service.extension import Engine
+from warpcall_service.http.caller import CurrentCaller
+from warpcall_service.identity import Caller
+from warpcall_service.text import brief
+
+LATEST = 15  # jobs
+PAGE_UPLOADS = 50
+OP_UPLOADS = 100
+
+File = Annotated[str | None, Query(max_length=200)]
+Module = Annotated[str, Path(max_length=500)]
+Op = Mapping[str, Any]
+Uploaded = TypeVar("Uploaded", ImplementationDetails, ProblemDetails)
+# A version, and the one from which its difference is shown.
+Pair: TypeAlias = tuple[Uploaded, Uploaded | None]
+
+
+def kernel_routes(
+    engine: Engine,
+    jobs: JobService,
+    implementations: ImplementationService,
+    problems: ProblemService,
+) -> APIRouter:
+    """The list of ops and uploads, a page for each op and problem, and one for each upload."""
+    router = APIRouter(include_in_schema=False)
+    ops = {declared["name"]: declared for declared in engine.catalog}
+
+    @router.get("/kernels")
+    async def list_kernels(
+        request: Request, caller: CurrentCaller, before: Cursor | None = None
+    ) -> Response:
+        found = await implementations.list(caller, Filter(None, None, before, PAGE_UPLOADS))
+        declared: Sequence[ProblemInfo] | None = None
+        if before is None:
+            wanted = Filter(None, None, None, PAGE_UPLOADS)
+            declared = (await problems.list(caller, wanted)).problems
+        view = View.of(request)
+        providers = await implementations.providers(caller)
+        return page(request, kernels_page(view, list(ops.values()), declared, found, providers))
+
+    @router.get("/kernels/{name}")
+    async def show_op(
+        request: Request, caller: CurrentCaller, name: str, file: File = None
+    ) -> Response:
+        if name not in ops:
+            raise NotFound(wire.no_such_op(name, ops), field="name")
+        found = await implementations.list(caller, Filter(name, None, None, OP_UPLOADS))
+        view, devices = View.of(request), jobs.scheduler.devices
+        providers = await implementations.providers(caller)
+        text = await jobs.read(caller, op_page, view, ops[name], found, providers, file, devices)
+        return page(request, text)
+
+    @router.get("/implementations/{user}/{name}")
+    async def show_implementation(
+        request: Request,
+        caller: CurrentCaller,
+        user: str,
+        name: str,
+        version: Version | None = None,
+        against: Version | None = None,
+    ) -> Response:
+        pair = await _versions(implementations.find, caller, user, name, version, against)
+        devices = jobs.scheduler.devices
+        text = await jobs.read(caller, implementation_page, View.of(request), pair, devices)
+        return page(request, text)
+
+    @router.get("/problems/{user}/{name}")
+    async def show_problem(
+        request: Request,
+        caller: CurrentCaller,
+        user: str,
+        name: str,
+        version: Version | None = None,
+        against: Version | None = None,
+    ) -> Response:
+        pair = await _versions(problems.find, caller, user, name, version, against)
+        offered = await implementations.list(caller, Filter(pair[0].name, None, None, OP_UPLOADS))
+        devices, view = jobs.scheduler.devices, View.of(request)
+        providers = await implementations.providers(caller)
+        text = await jobs.read(caller, problem_page, view, pair, offered, providers, devices)
+        return page(request, text)
+
+    @router.get("/modules/{module}")
+    async def show_module(request: Request, caller: CurrentCaller, module: Module) -> Response:
+        found, source = await implementations.module_source(caller, module)
+        text = await asyncio.to_thread(module_page, View.of(request), found, source)
+        return page(request, text)
+
+    return router
+
+
+def kernels_page(
+    view: View,
+    ops: Sequence[Op],
+    problems: Sequence[ProblemInfo] | None,
+    found: ImplementationList,
+    providers: Mapping[str, OperatorModule],
+) -> str:
+    """All ops, the problems of users, and their implementations.
+
+    Args:
+        problems: None on all pages but the first.
+        providers: modules of the operator that the caller may read, by implementation.
+    """
+    uploaded = [one for one in found.implementations if one.kind == "uploaded"]
+    counts = {op["name"]: sum(one.op == op["name"] for one in uploaded) for op in ops}
+    return render(
+        "kernels.html",
+        view,
+        ops=ops,
+        problems=problems,
+        counts=counts,
+        uploaded=uploaded,
+        operators=[one for one in found.implementations if one.kind == "operator"],
+        providers=providers,
+        errors=found.errors,
+        following=found.next,
+    )
+
+
+def op_page(
+    session: Session,
+    view: View,
+    op: Op,
+    found: ImplementationList,
+    providers: Mapping[str, OperatorModule],
+    file: str | None,
+    devices: int,
+) -> str:
+    """One op: its declaration, the implementations that there are, its source and its latest jobs.
+
+    Raises:
+        NotFound: the op has no file of this name.
+    """
+    files = files_of_op(op["name"])
+    shown = next((one for one in files if one.path == (file or files[0].path)), None)
+    if file is not None and shown is None:
+        raise NotFound(f"{op['name']} has no file {brief(file)}", field="file")
+    return render(
+        "op.html",
+        view,
+        op=op,
+        implementations=found.implementations,
+        providers=providers,
+        files=files,
+        shown=shown,
+        code=None if shown is None else highlighted(shown.text),
+        jobs=views.jobs(
+            session, view.caller, submissions.Filter(op=op["name"], limit=LATEST), devices
+        ).jobs,
+    )
+
+
+def implementation_page(
+    session: Session, view: View, pair: Pair[ImplementationDetails], devices: int
+) -> str:
+    """One version of an uploaded implementation, or its difference from an earlier one."""
+    one = pair[0]
+    measured = submissions.Filter(op=one.op, implementation=one.name, limit=LATEST)
+    shown = _shown(session, view, pair, measured, devices)
+    return render("implementation.html", view, **shown)
+
+
+def problem_page(
+    session: Session,
+    view: View,
+    pair: Pair[ProblemDetails],
+    offered: ImplementationList,
+    providers: Mapping[str, OperatorModule],
+    devices: int,
+) -> str:
+    """One version of a problem, or its difference from an earlier one.
+
+    Args:
+        offered: the implementations that can be timed on it.
+    """
+    one = pair[0]
+    shown = _shown(session, view, pair, submissions.Filter(op=one.name, limit=LATEST), devices)
+    return render(
+        "user_problem.html",
+        view,
+        op=one.declaration,
+        implementations=offered.implementations,
+        providers=providers,
+        **shown,
+    )
+
+
+def module_page(view: View, module: OperatorModule, source: str) -> str:
+    """One module of the operator: what it provides, and the source of its file."""
+    return render("module.html", view, module=module, code=highlighted(source) if source else None)
+
+
+async def _versions(
+    find: Callable[[Caller, str, str, str | None], Awaitable[Uploaded]],
+    caller: Caller,
+    user: str,
+    name: str,
+    version: str | None,
+    against: str | None,
+) -> Pair[Uploaded]:
+    """A version of an upload, by default the latest, and the one that it is compared with."""
+    found = await find(caller, user, name, version)
+    return found, None if against is None else await find(caller, user, name, against)
+
+
+def _shown(
+    session: Session,
+    view: View,
+    pair: Pair[Uploaded],
+    measured: submissions.Filter,
+    devices: int,
+) -> dict[str, Any]:
+    """What the pages of all uploads show: the source or a difference, and the latest jobs."""
+    one, other = pair
+    return {
+        "one": one,
+        "other": other,
+        "lines": None if other is None else difference(other.source, one.source),
+        "code": None if other is not None else highlighted(one.source),
+        "jobs": views.jobs(session, view.caller, measured, devices).jobs,
+    }

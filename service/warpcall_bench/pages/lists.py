@@ -1,0 +1,110 @@
+"""The first page, with the devices and the queue of all users, and the list of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import STATES, JobInfo, Queue
+from warpcall_bench.drawing.numbers import count, span
+from warpcall_bench.jobs import views
+from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.pages.shown import Servers
+from warpcall_bench.pages.strips import DeviceStrip
+from warpcall_bench.pages.view import View, render
+from warpcall_service.lanes.activity import STEPS
+
+LATEST = 8  # finished jobs that are shown
+LOOKED_AT = 20  # jobs before them that may not have ended
+MOST_ENTRIES = 100  # of the queue
+
+
+def queue_page(
+    session: Session,
+    view: View,
+    devices: Sequence[DeviceStrip],
+    job_devices: int,
+    servers: Servers,
+) -> str:
+    """The page as text."""
+    queue = views.whole_queue(session, view.caller, job_devices)
+    latest = views.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
+    recent = [job for job in latest if job.finished_at][:LATEST]
+    running = [entry for entry in queue.entries if entry.position == 0]
+    here = {entry.device: entry for entry in running if entry.node == servers.own}
+    return render(
+        "now.html",
+        view,
+        devices=[replace(one, job=here.get(one.status.name)) for one in devices],
+        queue=queue,
+        shown=queue.entries[:MOST_ENTRIES],
+        hidden=max(0, len(queue.entries) - MOST_ENTRIES),
+        answer=_answer(view.caller.name, queue, devices),
+        recent=recent,
+        has_jobs=bool(latest),
+        servers=servers,
+        there={
+            node.id: [entry for entry in running if entry.node == node.id] for node in servers.shown
+        },
+        step_share=round(100 / STEPS, 4),
+    )
+
+
+def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:
+    """The page in one or two sentences: is a device free, and when does the caller's job start."""
+    ready = sum(one.status.state == "ready" for one in devices)
+    if not ready:
+        return "No device is ready."
+    running = [entry for entry in queue.entries if entry.position == 0]
+    waiting = [entry for entry in queue.entries if entry.position > 0]
+    if not running and not waiting:
+        return "Free: a job that you submit now starts at once."
+    own = [entry for entry in queue.entries if entry.user == user]
+    free = queue.devices - len(running)
+    first = (
+        f"{count(free, 'device')} free."
+        if free > 0
+        else f"Busy: {count(len(running), 'job')} running, {len(waiting)} waiting."
+    )
+    if not own:
+        if free > 0 and not waiting:
+            return first
+        ends = max(entry.ends_in_s for entry in queue.entries)
+        return f"{first} All of them are done in about {span(ends)}."
+    if own[0].position == 0:
+        return f"{first} Your job runs, and ends in about {span(own[0].ends_in_s)}."
+    before = sum(entry.position < own[0].position for entry in queue.entries)
+    return (
+        f"{first} Your next job starts in about {span(own[0].starts_in_s)}, after "
+        f"{count(before, 'other job')}."
+    )
+
+
+def jobs_page(
+    session: Session, view: View, wanted: Filter, ops: list[str], job_devices: int
+) -> str:
+    """The page as text.
+
+    Raises:
+        NotFound: there is no job `before`, or the caller may not see it.
+    """
+    found = views.jobs(session, view.caller, wanted, job_devices)
+    return render(
+        "jobs.html",
+        view,
+        jobs=found.jobs,
+        following=found.next,
+        wanted=wanted,
+        is_filtered=replace(wanted, before=None, limit=0) != Filter(limit=0),
+        ops=ops,
+        states=STATES,
+        headline=headline,
+    )
+
+
+def headline(job: JobInfo) -> str:
+    """What was timed, for lists."""
+    first, *others = job.implementations
+    return f"{first} against {', '.join(others)}" if others else first

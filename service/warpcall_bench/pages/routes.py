@@ -1,0 +1,153 @@
+"""The routes of the pages. What a page shows is made by the module with its name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from warpcall.jobs import State
+from warpcall.regressions import ALLOWED, MOST_ALLOWED
+from warpcall_bench.artefacts.contents import contents
+from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.jobs.models import CaseKey, ImplementationName, Name, Word
+from warpcall_bench.jobs.routes import JobId, Position
+from warpcall_bench.jobs.service import JobService
+from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.pages import docs, login, static
+from warpcall_bench.pages.board import board_page
+from warpcall_bench.pages.case import case_artefacts, case_page
+from warpcall_bench.pages.compare import comparison_page, form_page, regression_page
+from warpcall_bench.pages.history import history_page
+from warpcall_bench.pages.job import job_page
+from warpcall_bench.pages.kernels import kernel_routes
+from warpcall_bench.pages.lists import jobs_page, queue_page
+from warpcall_bench.pages.shared import From, Ratios, shared_routes
+from warpcall_bench.pages.shown import servers
+from warpcall_bench.pages.strips import strips
+from warpcall_bench.pages.view import View, page, streamed_page
+from warpcall_bench.shares.service import ShareService
+from warpcall_bench.summaries.routes import DeviceName
+from warpcall_bench.uploads.problems import ProblemService
+from warpcall_bench.uploads.service import ImplementationService
+from warpcall_service.extension import Engine, Nodes
+from warpcall_service.http.caller import CurrentCaller
+
+PAGE_JOBS = 50
+
+Percent = Annotated[float, Query(gt=0, le=100 * MOST_ALLOWED, allow_inf_nan=False)]
+# A form sends an empty text for a field that was left empty.
+Empty = Annotated[str, Query(max_length=0)]
+
+
+def pages(
+    engine: Engine,
+    jobs: JobService,
+    implementations: ImplementationService,
+    problems: ProblemService,
+    shares: ShareService,
+    nodes: Nodes,
+    artefacts: Artefacts,
+) -> APIRouter:
+    """All pages."""
+    router = APIRouter(include_in_schema=False)
+    for part in (
+        static.routes(),
+        docs.routes(),
+        login.routes(),
+        kernel_routes(engine, jobs, implementations, problems),
+        shared_routes(jobs, shares),
+    ):
+        router.include_router(part)
+
+    @router.get("/")
+    async def now(request: Request, caller: CurrentCaller) -> Response:
+        devices = jobs.scheduler.devices
+        known = servers(nodes)
+        strip = strips(engine)
+        text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known)
+        return page(request, text)
+
+    @router.get("/jobs")
+    async def list_jobs(
+        request: Request,
+        caller: CurrentCaller,
+        user: Name | Empty | None = None,
+        state: State | Empty | None = None,
+        op: Name | Empty | None = None,
+        tag: Word | Empty | None = None,
+        before: JobId | None = None,
+    ) -> Response:
+        wanted = Filter(user or None, state or None, op or None, tag or None, before, PAGE_JOBS)
+        ops = [declared["name"] for declared in engine.catalog]
+        devices = jobs.scheduler.devices
+        text = await jobs.read(caller, jobs_page, View.of(request), wanted, ops, devices)
+        return page(request, text)
+
+    @router.get("/jobs/{id}")
+    async def show_job(
+        request: Request,
+        caller: CurrentCaller,
+        id: JobId,
+        first: From = 0,
+        ratios: Ratios = "",
+    ) -> Response:
+        hosts = servers(nodes).hosts
+        view = View.of(request)
+        parts = job_page(jobs, view, id, first, bool(ratios), hosts)
+        return await streamed_page(request, view, parts)
+
+    @router.get("/jobs/{id}/cases/{position}")
+    async def show_case(
+        request: Request, caller: CurrentCaller, id: JobId, position: Position
+    ) -> Response:
+        rows = await jobs.read(caller, case_artefacts, caller, id, position)
+        profiles = await contents(artefacts, rows)
+        text = await jobs.read(caller, case_page, View.of(request), id, position, profiles)
+        return page(request, text)
+
+    @router.get("/jobs/{id}/regression")
+    async def show_regression(
+        request: Request, caller: CurrentCaller, id: JobId, percent: Percent = 100 * ALLOWED
+    ) -> Response:
+        view = View.of(request)
+        text = await jobs.read(caller, regression_page, view, id, percent / 100)
+        return page(request, text)
+
+    @router.get("/compare")
+    async def compare(
+        request: Request, caller: CurrentCaller, a: JobId = "", b: JobId = ""
+    ) -> Response:
+        view = View.of(request)
+        if a and b:
+            parts = comparison_page(jobs, caller, view, a, b)
+            return await streamed_page(request, view, parts)
+        text = await jobs.read(caller, form_page, view, a, b, jobs.scheduler.devices)
+        return page(request, text)
+
+    @router.get("/history")
+    async def history(
+        request: Request,
+        caller: CurrentCaller,
+        op: ImplementationName | Empty = "",
+        implementation: ImplementationName | Empty = "",
+        case: CaseKey | Empty = "",
+    ) -> Response:
+        view = View.of(request)
+        text = await jobs.read(caller, history_page, view, op, implementation, case)
+        return page(request, text)
+
+    @router.get("/board")
+    async def board(
+        request: Request,
+        caller: CurrentCaller,
+        op: ImplementationName | Empty = "",
+        device: DeviceName | Empty = "",
+        case: CaseKey | Empty = "",
+    ) -> Response:
+        ops = [declared["name"] for declared in engine.catalog]
+        view = View.of(request)
+        text = await jobs.read(caller, board_page, view, ops, op, device, case)
+        return page(request, text)
+
+    return router

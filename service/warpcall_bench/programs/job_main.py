@@ -1,0 +1,345 @@
+"""The process of one job: python -m warpcall_bench.programs.job_main, started by the job's reaper.
+
+It measures the cases of its task in one thread, and returns the device after each timed block. Code
+of users never runs in it: each upload, and the problem, has an upload process (`peers.process`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from warpcall_bench.peers.process import UPLOAD_MODULE, PeerStarter, Reaper
+from warpcall_bench.profilers import apart
+from warpcall_bench.profilers.messages import Made
+from warpcall_bench.programs import profile_main
+from warpcall_bench.runs.messages import (
+    PIECE_BYTES,
+    PROFILE_FILES,
+    PROFILE_MODULE,
+    JobTask,
+    problem_version,
+    version_of,
+)
+from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.processes import child
+from warpcall_service.processes.imports import quick_imports
+from warpcall_service.text import MAX_ERROR_CHARS, error_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from warpcall_kernels.measuring import Deadlines, JobCase, Lease, RemoteProblem, RemoteProcess
+
+PROGRESS_S = 0.5  # between two frames about the same phase
+
+
+def main() -> None:
+    """Receive the task, measure, and send the results."""
+    args = child.start(server_fd=int, reaper_fd=int)
+    with (
+        socket.socket(fileno=args.server_fd) as sock,
+        socket.socket(fileno=args.reaper_fd) as to_reaper,
+    ):
+        text = read_frame(sock)
+        if text is None:
+            return
+        task: JobTask = json.loads(text)
+        # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
+        resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
+        connection = _ServerConnection(sock)
+        try:
+            _measure(task, connection, Reaper(to_reaper))
+        except Exception as error:  # noqa: BLE001  # any error ends the job
+            connection.send("ended", {"class": _class(error), "detail": error_text(error)})
+        else:
+            connection.send("ended", {"class": "ok", "detail": ""})
+    os._exit(0)  # Python's normal exit would hang on a lost device
+
+
+class _ServerConnection:
+    """The connection to the server."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._progress: tuple[object, ...] = ()
+        self._progress_at = 0.0
+
+    def send(self, what: str, value: object) -> None:
+        """Send a frame. If the server has ended, exit: the next server starts this job anew."""
+        try:
+            self._sock.sendall(frame({what: value}))
+        except OSError:
+            os._exit(1)
+
+    def progress(self, position: int, event: Mapping[str, Any]) -> None:
+        """Send what the sampler does: a new phase at once, the same one every PROGRESS_S."""
+        what = (position, event.get("phase"), event.get("implementation"))
+        now = time.monotonic()
+        if what != self._progress or now > self._progress_at + PROGRESS_S:
+            self._progress, self._progress_at = what, now
+            self.send("progress", {"position": position, **event})
+
+    def send_profile(
+        self, position: int, implementation: str, file: str, content: bytes, error: str
+    ) -> None:
+        """Send a file of a profile in pieces, or why there is none."""
+        for begin in range(0, max(1, len(content)), PIECE_BYTES):
+            data = base64.b64encode(content[begin : begin + PIECE_BYTES]).decode()
+            last = begin + PIECE_BYTES >= len(content)
+            piece = {"position": position, "implementation": implementation, "file": file}
+            rest = {"data": data, "last": last, "error": error[:MAX_ERROR_CHARS]}
+            self.send("profile", {**piece, **rest})
+
+    @contextlib.contextmanager
+    def lease(self, settle: Callable[[], None]) -> Iterator[float | None]:
+        """Use the device alone; `settle` waits until the device is idle.
+
+        Yields:
+            The seconds of timed work that the server allows; None if it sets no limit.
+        """
+        self.send("want", True)
+        text = read_frame(self._sock)
+        if text is None:
+            os._exit(1)  # the server has ended
+        try:
+            yield json.loads(text).get("block_s")
+        finally:
+            try:
+                settle()
+            finally:  # if `settle` raises, the device is lost and idle
+                self.send("release", True)
+
+
+def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
+    uploads = {upload["name"]: PeerStarter(reaper, UPLOAD_MODULE) for upload in task["uploads"]}
+    of_problem = PeerStarter(reaper, UPLOAD_MODULE)
+    odd = {name: PeerStarter(reaper, UPLOAD_MODULE) for name in task.get("odd", [])}
+    # They import torch while this process does.
+    first = [*odd.values()][:1]  # the others start while the one before them is used
+    for starter in (*([of_problem] if task["problem"] else []), *uploads.values(), *first):
+        starter.start_ahead()
+    with quick_imports():
+        import torch
+
+        from warpcall_bench.programs import operator_code
+        from warpcall_kernels import measuring
+
+    device = torch.device(task["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
+    elif task["threads"]:
+        torch.set_num_threads(task["threads"])
+    problem = task["problem"]
+    # On a problem, the shipped implementations time its reference.
+    shipped = problem_version(problem["source"]) if problem else measuring.kernels_sha256()
+    sources = dict.fromkeys((i.name for i in measuring.shipped()), shipped)
+    sources |= operator_code.load_for_job(task["modules"])
+    remotes: dict[str, measuring.RemoteProcess] = {}
+    for upload in task["uploads"]:
+        name, source = upload["name"], upload["source"]
+        sources[name] = version_of(upload["op"], upload["function"], source)
+        remotes[name] = measuring.RemoteProcess(uploads[name], {"upload": upload})
+        measuring.register(
+            measuring.remote_implementation(name, upload["op"], remotes[name], _tags(task, source))
+        )
+    if problem is None:
+        make_case = functools.partial(measuring.make_case, task["op"], timed=_is_timed(task))
+    else:
+        remote = measuring.remote_problem(of_problem, {"problem": problem}, task["op"])
+        make_case = functools.partial(_case_of_problem, remote, task)
+    _say_hello(task, server, device, sources)
+    _check_odd_cases(task, odd, remotes, server, device)
+    _measure_cases(task, make_case, server, device)
+    if task.get("profile") is not None:
+        _make_profiles(task, make_case, server, reaper, device)
+
+
+def _tags(task: JobTask, source: str) -> tuple[str, ...]:
+    """Remarks on results of a source: without a GPU Triton interprets its kernels.
+
+    A source can avoid the word. docs/security.md says so, and what that is worth.
+    """
+    return ("interpreted",) if task["device"] == "cpu" and "triton" in source else ()
+
+
+def _say_hello(
+    task: JobTask, server: _ServerConnection, device: torch.device, sources: Mapping[str, str]
+) -> None:
+    from warpcall_kernels import measuring
+
+    found = measuring.fingerprint(device)
+    hello = {
+        "fingerprint": found,
+        "environment": measuring.environment_class(found),
+        "sources": {name: sources[name] for name in task["implementations"] if name in sources},
+    }
+    server.send("hello", hello)
+
+
+def _check_odd_cases(
+    task: JobTask,
+    starters: Mapping[str, PeerStarter],
+    remotes: Mapping[str, RemoteProcess],
+    server: _ServerConnection,
+    device: torch.device,
+) -> None:
+    """Check uploads in the odd cases of their op, before anything is timed.
+
+    Each runs in a further process of its own, one upload after the other. In the process that is
+    timed, an autotuner could otherwise have chosen its configuration for the sizes of odd cases.
+
+    Args:
+        starters: of the processes for it.
+        remotes: the processes that are timed. They are not started if the import was too late.
+    """
+    from warpcall_kernels import measuring, ops
+
+    uploads = {upload["name"]: upload for upload in task["uploads"]}
+    names = [*starters] if task["cases"] else []
+    for number, name in enumerate(names):
+        for following in names[number + 1 : number + 2]:
+            starters[following].start_ahead()
+        event = {"phase": "correctness", "implementation": name}
+        process = measuring.RemoteProcess(starters[name], {"upload": uploads[name]})
+        found = measuring.check_odd_cases(
+            ops()[task["op"]],
+            name,
+            process,
+            device,
+            _deadlines(task),
+            progress=lambda event=event: server.progress(task["cases"][0][0], event),  # type: ignore[misc]  # a default binds it
+        )
+        remotes[name].begin_like(process)
+        if found is not None:
+            server.send("odd", {"implementation": name, "found": found.to_json()})
+
+
+def _measure_cases(
+    task: JobTask,
+    make_case: Callable[[Any], JobCase],
+    server: _ServerConnection,
+    device: torch.device,
+) -> None:
+    from warpcall_kernels import measuring
+
+    for position, spec in task["cases"]:
+        result = measuring.measure(
+            make_case(spec),
+            task["implementations"],
+            device,
+            measuring.PRECISIONS[task["precision"]],
+            seed=task["seed"] + position,
+            lease=_lease(server, device),
+            progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
+            deadlines=_deadlines(task),
+        )
+        server.send("result", {"position": position, "case": result.to_json()})
+        if result.device_lost:
+            raise DeviceLost("an error that sticks ended the use of the device")
+        for one in result.implementations:
+            if one.status != "ok":
+                _leave_out_profile(task, position, one.name)
+
+
+def _lease(server: _ServerConnection, device: torch.device) -> Lease:
+    import torch
+
+    def settle() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return lambda: server.lease(settle)
+
+
+def _leave_out_profile(task: JobTask, position: int, name: str) -> None:
+    if (wanted := task.get("profile")) is not None:
+        for number, _, names in wanted["cases"]:
+            if number == position and name in names:
+                names.remove(name)
+
+
+def _make_profiles(
+    task: JobTask,
+    make_case: Callable[[Any], JobCase],
+    server: _ServerConnection,
+    reaper: Reaper,
+    device: torch.device,
+) -> None:
+    """Make the profiles of the task; those that run code of users, each in a process of its own.
+
+    All times have been measured before: a profiler would slow down what follows it.
+    """
+    wanted, lease = task["profile"], _lease(server, device)
+    assert wanted is not None
+    cases: dict[int, JobCase | Exception] = {}
+    for position, spec, names in wanted["cases"]:
+        if names:
+            try:
+                cases[position] = make_case(spec)
+            except Exception as error:  # noqa: BLE001  # a problem may raise anything
+                cases[position] = error
+    reaper.end_all()  # no upload takes time or memory from what is profiled
+    start = PeerStarter(reaper, PROFILE_MODULE)
+    uploads = {one["name"] for one in task["uploads"]}
+    for position, _, names in wanted["cases"]:
+        for name in names:
+            case = cases[position]
+            if isinstance(case, Exception):
+                made = Made({}, error_text(case))
+            elif task["problem"] is not None or name in uploads:
+                made = apart.make(start, task, position, case.key, name, lease)
+            else:
+                made = profile_main.make(task, position, case, name, lease)
+            files = PROFILE_FILES[wanted["profiler"]]
+            for file in files if not made.error else files[-1:]:
+                server.send_profile(position, name, file, made.files.get(file, b""), made.error)
+
+
+def _case_of_problem(remote: RemoteProblem, task: JobTask, spec: Any) -> JobCase:
+    assert task["problem"] is not None
+    case = remote.case(spec, timed=_is_timed(task), deadlines=_deadlines(task))
+    return replace(case, op=replace(case.op, tags=_tags(task, task["problem"]["source"])))
+
+
+def _is_timed(task: JobTask) -> bool:
+    """Whether the job times its cases. Otherwise it may have cases without outputs, too."""
+    from warpcall_kernels import measuring
+
+    return measuring.PRECISIONS[task["precision"]].timed
+
+
+def _deadlines(task: JobTask) -> Deadlines:
+    from warpcall_kernels import measuring
+
+    return measuring.Deadlines(task["call_s"], task["compile_s"])
+
+
+class DeviceLost(Exception):
+    """The CUDA context cannot be used any more."""
+
+
+def _class(error: Exception) -> str:
+    from warpcall_kernels import InvalidInput
+    from warpcall_kernels.measuring import class_of
+
+    if isinstance(error, InvalidInput):
+        return "invalid"
+    if isinstance(error, DeviceLost):
+        return "cuda_error"
+    found = class_of(error)
+    return found if found in ("oom", "cuda_error") else "killed"
+
+
+if __name__ == "__main__":
+    main()

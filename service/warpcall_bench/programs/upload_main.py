@@ -1,0 +1,57 @@
+"""An upload process: python -m warpcall_bench.programs.upload_main, started by a job's reaper.
+
+It runs one uploaded implementation, or the functions of a problem, and nothing else of the job. The
+job's process measures it over a socket (`warpcall_kernels.measuring`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpcall_bench.peers import child as upload_child
+from warpcall_service.processes import temporary
+from warpcall_service.processes.imports import quick_imports
+
+if TYPE_CHECKING:
+    from warpcall_kernels.measuring import Loaded
+
+
+def main() -> None:
+    """Import torch, load what the job's process sends, and serve its calls."""
+    args, sock = upload_child.start()
+    with sock, temporary.folder() as folder:
+        with quick_imports():
+            import torch
+
+            from warpcall_bench.programs import uploaded
+            from warpcall_kernels import measuring
+
+        uploaded.mend_interpreter()
+        device = torch.device(args.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
+        elif args.threads:
+            torch.set_num_threads(args.threads)
+        measuring.serve(sock, lambda message: _load(message, folder), device)
+    os._exit(0)  # Python's normal exit would hang on a lost device
+
+
+def _load(message: dict[str, Any], folder: Path) -> Loaded:
+    """Import the source that the message has: of an `upload` or of a `problem`."""
+    from warpcall_bench.programs import uploaded
+    from warpcall_kernels import measuring
+
+    if "problem" not in message:
+        function, error = uploaded.load(message["upload"], folder)
+        return measuring.Loaded(function=function, error=error)
+    try:
+        return measuring.Loaded(op=uploaded.load_problem(message["problem"], folder))
+    except Exception as error:  # noqa: BLE001  # the job's process reports any error
+        return measuring.Loaded(error=error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""Messages between the server, a lane's worker, a job's reaper and a job's process; without torch.
+
+A job's process gets a `JobTask` as the first frame (`lanes.messages.frame`) on its socket, and then
+one `{"go": true, "block_s": ...}` each time it has requested the device, with the seconds of timed
+work that a block may have. It sends frames with one member each:
+
+- `hello`: fingerprint and environment class, once torch is imported and the device is open, and
+  the hash of the source that was loaded for each implementation;
+- `want`: it requests the device, and waits for `go`; `release`: it returns the device;
+- `odd`: what the check of an upload in the op's odd cases found, before the first `result`;
+- `progress`: what the sampler does now;
+- `result`: the sampler's whole result of the case at `position`;
+- `profile`: a piece of a file of a profile, PIECE_BYTES long unless it is the `last` one, or an
+  `error`;
+- `ended`: the exit class and a `detail`; the last frame, also after success.
+
+The reaper, the parent of that process, has a control socket. The server sends `stop` on it or
+closes it. The reaper sends a `ReaperReport` as JSON when the job has ended.
+
+Code of users runs in other processes below the reaper, the upload processes. The job's process has
+a socket (SOCK_SEQPACKET) to the reaper, on which it requests them: a `StartUpload` with the upload
+process's end of a socket pair, which the reaper answers with `UploadStarted`, or an `EndUpload`,
+which it answers with `UploadEnded`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+REQUEST_BYTES = 4096  # the most of a message between a job's process and its reaper
+PROFILE_MODULE = "warpcall_bench.programs.profile_main"  # makes profiles of code of users
+PIECE_BYTES = 512 << 10  # of a file of a profile, in each frame but the last
+# The files of each kind of profile, in the order in which they are sent. An error takes the place of
+# the last one, so that a profile is complete when it has its last file.
+PROFILE_FILES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("trace.json",),
+    "ncu": ("ncu-rep", "ncu.txt"),
+    "compile": ("compiled.json",),
+}
+TAG_VARIABLE = (
+    "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
+)
+
+
+class CheckedCase(TypedDict):
+    """A case that a lane has checked."""
+
+    spec: Mapping[str, Any]
+    key: str
+    device_bytes: int
+
+
+class Checked(TypedDict):
+    """A lane's reply to the check of a submission.
+
+    Attributes:
+        implementation_s: seconds for one implementation of one case at the job's precision.
+        environment: the class of the machine and its software.
+        kernels_sha256: hash of the kernels' code that would be measured.
+        memory_bytes: the most memory that a case may need.
+        sources: hash of the source of each implementation that would be measured; the server adds
+            it to the lane's reply.
+        problem_sha256: version of the problem that would be measured; the server adds it.
+        nodes: ids of the servers that the job may run on, if it asks for one; the server adds them.
+    """
+
+    cases: list[CheckedCase]
+    implementation_s: float
+    environment: str
+    kernels_sha256: str
+    memory_bytes: int
+    sources: dict[str, str]
+    problem_sha256: NotRequired[str]
+    nodes: NotRequired[list[str]]
+
+
+def version_of(op: str, function: str, source: str) -> str:
+    """The version of an uploaded implementation: a SHA-256 in hex."""
+    return hashlib.sha256(json.dumps([op, function, source]).encode()).hexdigest()
+
+
+def problem_version(source: str) -> str:
+    """The version of a problem: the SHA-256 of its source, in hex."""
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+class Upload(TypedDict):
+    """An uploaded implementation that a job times.
+
+    Attributes:
+        name: as the job has it among its implementations, such as "ann/mine@3f2a91c0".
+        function: name of the function in the source.
+    """
+
+    name: str
+    op: str
+    function: str
+    source: str
+
+
+class CheckRequest(TypedDict):
+    """The check of an uploaded source, before it is stored.
+
+    The answer has either `doc`, the first line of the function's docstring, or `error` and `field`,
+    why the source is refused and which part of the upload is wrong.
+
+    Attributes:
+        inputs: names of the inputs that calls of the op always have.
+        optional_inputs: names of its other inputs.
+        params: names of its parameters.
+        limit_s: seconds that the import may take.
+    """
+
+    op: str
+    function: str
+    source: str
+    inputs: list[str]
+    optional_inputs: list[str]
+    params: list[str]
+    limit_s: float
+
+
+class ProblemSource(TypedDict):
+    """A problem on which a job is, such as "ann/row-norm"."""
+
+    name: str
+    source: str
+
+
+class ProblemRequest(TypedDict):
+    """The check of a problem, or of cases of a job on it; `worker.problem_check` has the answers.
+
+    Attributes:
+        name: such as "ann/row-norm", for keys of cases and for messages.
+        job: None for the check of an upload; otherwise `cases` or a `sweep`, or neither for odd
+            cases, `max_cases`, whether they are `timed` and `small`, the `device` and the
+            `memory_bytes` that a case may have on it.
+        limit_s: seconds that the import and all calls of the problem's functions may take.
+    """
+
+    name: str
+    source: str
+    job: Mapping[str, Any] | None
+    limit_s: float
+
+
+class ExplainRequest(TypedDict):
+    """The compile report of an implementation in one case; `worker.explain` has the answers.
+
+    Attributes:
+        op: name of the op, also of a problem.
+        problem: the problem that is the op; None for a shipped op.
+        function: name of the function in the `source`.
+        source: of the implementation; None for the op's own kernels.
+        case: as a job's cases are written.
+        gpu: the architecture, such as "sm_90".
+        limit_s: seconds that the code of users and compiling may take.
+        memory_bytes: the most that the inputs and outputs of the case may have.
+    """
+
+    op: str
+    problem: ProblemSource | None
+    function: str
+    source: str | None
+    case: Mapping[str, Any]
+    gpu: str
+    limit_s: float
+    memory_bytes: int
+
+
+class ModuleRequest(TypedDict):
+    """The import of one of the operator's modules.
+
+    Attributes:
+        limit_s: seconds that the import may take.
+    """
+
+    module: str
+    limit_s: float
+
+
+class DescribedImplementation(TypedDict):
+    """An implementation of a module: its name, one line of description, its ops (none: all)."""
+
+    name: str
+    doc: str
+    ops: list[str]
+
+
+class ModuleAnswer(TypedDict):
+    """What a module provides, or why it cannot be used; `error` is empty if it can."""
+
+    implementations: list[DescribedImplementation]
+    error: str
+
+
+class ProfileTask(TypedDict):
+    """The profiles that a job's process makes after it has measured all cases.
+
+    Attributes:
+        profiler: one of PROFILE_FILES.
+        cases: position and spec of each case, and the implementations to profile. Those that the
+            process has found to fail are left out.
+        most_bytes: size of the largest file.
+        ncu: path of Nsight Compute's program; empty if there is none.
+        limit_s: seconds that a profile by another program than the job's process may take.
+        call_s: seconds of these for which its call may keep the device.
+    """
+
+    profiler: str
+    cases: list[tuple[int, Any, list[str]]]
+    most_bytes: int
+    ncu: str
+    limit_s: float
+    call_s: float
+
+
+class Task(TypedDict):
+    """The work of a job's process.
+
+    Attributes:
+        modules: the operator's modules to import, and the names of the implementations that the
+            job times from each.
+        uploads: uploaded implementations, to import as well.
+        problem: the problem whose op is measured; None for a shipped op.
+        sandboxed: whether uploads and the problem run in the sandbox.
+        seed: seed of the inputs' values.
+        cases: position and spec of each case.
+        memory_bytes: the most memory that the job may use.
+        threads: threads of the CPU's kernels; 0 means all CPUs.
+        odd: names of uploads that are checked in the op's odd cases first; absent means none.
+        profile: absent or None if nothing is profiled.
+    """
+
+    device: str
+    modules: dict[str, list[str]]
+    uploads: list[Upload]
+    problem: ProblemSource | None
+    sandboxed: bool
+    op: str
+    implementations: list[str]
+    precision: str
+    seed: int
+    cases: list[tuple[int, Any]]
+    memory_bytes: int
+    threads: int
+    odd: NotRequired[list[str]]
+    profile: NotRequired[ProfileTask | None]
+
+
+class JobTask(Task):
+    """What a job's process gets: its work, and limits from the server's settings.
+
+    Attributes:
+        call_s: seconds that a call of an upload may take, except for the first one in a case.
+        compile_s: seconds that the first call of an upload in a case may take, and its import.
+    """
+
+    call_s: float
+    compile_s: float
+
+
+class Launch(TypedDict):
+    """How the processes of a job are started in the sandbox.
+
+    Attributes:
+        arguments: options of bubblewrap: file systems, namespaces, environment.
+        processes: the most processes and threads that may exist in it.
+        memory_bytes: the most memory that they may use together.
+        tmp_bytes: size of each of its folders for temporary files, and of the largest file.
+    """
+
+    arguments: list[str]
+    processes: int
+    memory_bytes: int
+    tmp_bytes: int
+
+
+class UploadLaunch(TypedDict):
+    """How the upload processes of a job are started.
+
+    Attributes:
+        sandbox: None if they run with the server's rights.
+        environment: variables beside those of the sandbox or of the server.
+        device: as they name it: in a sandbox the only GPU is "cuda:0".
+        profiler: whether the job has profiles by Nsight Compute.
+        threads, memory_bytes: as in `Task`.
+    """
+
+    sandbox: Launch | None
+    environment: dict[str, str]
+    device: str
+    profiler: bool
+    threads: int
+    memory_bytes: int
+
+
+class StartUpload(TypedDict):
+    """The request for a further upload process.
+
+    Attributes:
+        start: its number in this job.
+        module: the module whose program it runs.
+    """
+
+    start: int
+    module: str
+
+
+class UploadStarted(TypedDict):
+    """The answer to `StartUpload`.
+
+    Attributes:
+        root: id of the process from which all processes of the sandbox descend, as the reaper's PID
+            namespace numbers it; that of the upload process itself without a sandbox.
+        processes: the file that lists all processes of the sandbox, and bubblewrap's ones; empty if
+            they have no control group.
+        bubblewrap: ids of bubblewrap's own processes.
+        trouble: why it could not be started; empty if it was started.
+    """
+
+    root: int
+    processes: str
+    bubblewrap: list[int]
+    trouble: str
+
+
+class EndUpload(TypedDict):
+    """The request to end an upload process and all processes that it started.
+
+    Attributes:
+        end: its number.
+        ended: whether it has ended by itself, which the reaper may learn a little later.
+    """
+
+    end: int
+    ended: bool
+
+
+class UploadEnded(TypedDict):
+    """The answer to `EndUpload`.
+
+    Attributes:
+        status: its exit status, negative for a signal; None if the request ended it.
+        out_of_memory: it was ended because its processes together used too much memory.
+        left: whether some of them could not be ended.
+    """
+
+    status: int | None
+    out_of_memory: bool
+    left: bool
+
+
+class ReaperReport(TypedDict):
+    """How a job's process ended.
+
+    Attributes:
+        status: exit status, negative for a signal.
+        over_memory: it was killed because the job's processes together used too much memory.
+        left: ids of processes that could not be ended.
+        trouble: why it could not be started in the sandbox; empty if it was started.
+    """
+
+    status: int
+    over_memory: bool
+    left: list[int]
+    trouble: str

@@ -1,0 +1,148 @@
+"""The services of the benchmark platform, and what they add to a running server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.core import Metric
+
+from warpcall.errors import Problem
+from warpcall.monitors import MonitorNotification
+from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.compile_reports.models import CompileRequest
+from warpcall_bench.compile_reports.routes import compile_reports
+from warpcall_bench.compile_reports.service import CompileReports
+from warpcall_bench.forms.routes import forms
+from warpcall_bench.jobs import routes as job_routes
+from warpcall_bench.jobs.models import JobChange, JobRequest
+from warpcall_bench.jobs.service import JobService
+from warpcall_bench.monitors import routes as monitor_routes
+from warpcall_bench.monitors import webhooks
+from warpcall_bench.monitors.models import MonitorChange, MonitorRequest
+from warpcall_bench.monitors.service import MonitorService
+from warpcall_bench.pages.login import login_location
+from warpcall_bench.pages.routes import pages
+from warpcall_bench.pages.view import problem_page, wants_page
+from warpcall_bench.runs.operator_modules import OperatorModules
+from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.shares import routes as share_routes
+from warpcall_bench.shares.models import ShareRequest
+from warpcall_bench.shares.service import ShareService
+from warpcall_bench.summaries import routes as summary_routes
+from warpcall_bench.summaries.artefact_routes import artefact_routes
+from warpcall_bench.uploads import problem_routes
+from warpcall_bench.uploads import routes as upload_routes
+from warpcall_bench.uploads.checks import Checks
+from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
+from warpcall_bench.uploads.problems import ProblemService
+from warpcall_bench.uploads.service import ImplementationService
+from warpcall_service.extension import Core, Parts
+
+# Operations refer to these by name in `openapi_extra`, where FastAPI does not see them.
+SCHEMAS = (
+    JobChange,
+    CompileRequest,
+    JobRequest,
+    MonitorChange,
+    MonitorRequest,
+    ShareRequest,
+    UploadRequest,
+    ProblemUpload,
+    MonitorNotification,
+)
+
+
+class Services:
+    """The services. `start` starts their background tasks, `stop` ends them.
+
+    Attributes:
+        jobs: accepts benchmark jobs, and runs them.
+        monitors: repeats measurements.
+    """
+
+    def __init__(self, core: Core) -> None:
+        settings, engine, store = core.settings, core.engine, core.store
+        self._core = core
+        self._modules = OperatorModules(settings)
+        self._sandbox = Sandbox(settings)
+        self._watching: asyncio.Task[None] | None = None
+        self._checks = Checks(settings)
+        self._artefacts = Artefacts(settings, store, core.nodes)
+        self.jobs = JobService(
+            *(settings, engine, store, self._modules, self._sandbox, self._checks),
+            *(core.accounts, core.nodes, self._artefacts),
+        )
+        self.monitors = MonitorService(settings, self.jobs)
+        self._implementations = ImplementationService(
+            settings, engine, store, self._modules, self._sandbox, self._checks
+        )
+        self._problems = ProblemService(settings, store, self._checks, self._sandbox)
+        self._reports = CompileReports(settings, engine, store, self._sandbox, self._checks)
+        self._shares = ShareService(self.jobs, core.accounts)
+
+    def start(self) -> None:
+        """Start the background tasks in the running event loop."""
+        self._modules.start()
+        self._watching = asyncio.create_task(self._sandbox.watch())
+        self.jobs.start()
+        self._artefacts.start()
+        self.monitors.start()
+
+    async def stop(self) -> None:
+        """Put the jobs that run back into the queue, and end everything."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+        self._implementations.close()
+        self._problems.close()
+        await self.monitors.stop()
+        self._reports.close()
+        await self.jobs.stop()
+        await self._artefacts.stop()
+        await self._modules.stop()
+
+    def parts(self) -> Parts:
+        """What the services add to the server."""
+        return Parts(
+            routers=self._routers(),
+            schemas=SCHEMAS,
+            webhooks=webhooks.OPENAPI,
+            metrics=self._metrics,
+            readiness=lambda: {"uploads": self._sandbox.status},
+            problem_page=_problem_page,
+            login_location=login_location,
+        )
+
+    def _routers(self) -> list[APIRouter]:
+        core, settings, engine = self._core, self._core.settings, self._core.engine
+        jobs, implementations, problems = self.jobs, self._implementations, self._problems
+        return [
+            job_routes.jobs(jobs, core.stopping),
+            summary_routes.summaries(jobs),
+            artefact_routes(jobs, self._artefacts),
+            share_routes.shares(self._shares, jobs),
+            monitor_routes.monitors(self.monitors),
+            upload_routes.implementations(settings, implementations),
+            problem_routes.problems(settings, problems),
+            compile_reports(settings, self._reports),
+            pages(
+                engine, jobs, implementations, problems, self._shares, core.nodes, self._artefacts
+            ),
+            forms(
+                core, jobs, implementations, problems, self._shares, self.monitors, self._reports
+            ),
+        ]
+
+    def _metrics(self) -> Iterable[Metric]:
+        return [
+            *self.jobs.scheduler.metrics(),
+            *self._checks.metrics(),
+            *self.monitors.metrics(),
+            *self._artefacts.metrics(),
+        ]
+
+
+def _problem_page(request: Request, problem: Problem, request_id: str) -> Response | None:
+    return problem_page(request, problem, request_id) if wants_page(request) else None

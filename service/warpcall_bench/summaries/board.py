@@ -1,0 +1,226 @@
+"""The board of an op on a device, from the results that the caller may read.
+
+Only results whose times are a basis for a verdict are ranked, and only of versions that are not
+known to be wrong in odd cases. The others are listed below them.
+Times are relative to the copy in the same job, so that jobs can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import COMPLETED
+from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
+from warpcall_bench.jobs import lifecycle
+from warpcall_bench.jobs.conclusions import basis_for_rank, can_rank, has_time
+from warpcall_bench.jobs.submissions import readable
+from warpcall_bench.jobs.tables import Job, JobCase
+from warpcall_bench.jobs.tables import Measurement as Row
+from warpcall_bench.runs.operator_modules import LIMIT
+from warpcall_bench.runs.stored_results import summary_of
+from warpcall_service.identity import Caller
+from warpcall_service.store.times import moment
+
+RECENT = 500  # latest jobs of an op on a device that count
+MARGIN = 0.01  # as the least margin of a measurement: smaller differences count as none
+MOST_CASES = 200  # of a board: those that were measured last
+MOST_POINTS = 2000  # results of one case of which the best ones are found
+SEPARATOR = " / "  # between the device and its software, in the class of an environment
+
+
+def board(session: Session, caller: Caller, op: str, device: str, case: str) -> Board:
+    """The board of an op.
+
+    Args:
+        device: its name; empty for the device that measured the op last.
+        case: key of the only case that is wanted, with the steps that led to its best results;
+            empty for all cases.
+    """
+    devices = _devices(session, caller, op)
+    device = device or (devices[0] if devices else "")
+    standings = _standings(session, caller, op, device, case) if device else []
+    return Board(
+        op=op,
+        device=device or None,
+        devices=devices,
+        standings=standings,
+        steps=_steps(session, caller, op, device, standings[0]) if case and standings else [],
+    )
+
+
+def latest_op(session: Session, caller: Caller) -> str | None:
+    """The op of the last job that has succeeded, of those that the caller may read."""
+    query = sa.select(Job.op).where(readable(caller), Job.state.in_(COMPLETED))
+    return session.scalars(query.order_by(Job.number.desc()).limit(1)).first()
+
+
+def _devices(session: Session, caller: Caller, op: str) -> list[str]:
+    """The devices that measured the op, that of the latest job first."""
+    latest = sa.func.max(Job.number)
+    rows = session.execute(
+        sa.select(Job.environment, latest)
+        .where(Job.op == op, Job.state.in_(COMPLETED), readable(caller))
+        .group_by(Job.environment)
+        .order_by(latest.desc())
+    )
+    names = (environment.partition(SEPARATOR)[0] for environment, _ in rows if environment)
+    return list(dict.fromkeys(names))
+
+
+def _jobs(caller: Caller, op: str, device: str) -> sa.Subquery:
+    on_device = sa.or_(
+        Job.environment == device,
+        Job.environment.startswith(device + SEPARATOR, autoescape=True),
+    )
+    return (
+        sa.select(Job.number, Job.id, Job.user_name)
+        .where(Job.op == op, Job.state.in_(COMPLETED), on_device, readable(caller))
+        .order_by(Job.number.desc())
+        .limit(RECENT)
+        .subquery()
+    )
+
+
+def _timed() -> tuple[sa.ColumnElement[bool], ...]:
+    """What is on the board: correct results with a time."""
+    return (
+        Row.status == "ok",
+        has_time(),
+        Row.implementation != LIMIT,
+    )
+
+
+def _of_case(
+    session: Session, jobs: sa.Subquery, op: str, case: str
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """What only the rows of one case have, by which an index finds them; nothing for all cases."""
+    if not case:
+        return ()
+    asked = session.scalars(
+        sa.select(Job.implementations).distinct().join(jobs, jobs.c.number == Job.number)
+    )
+    names = {name for text in asked for name in json.loads(text)}
+    return (Row.series_sha256.in_([lifecycle.series(op, name, case) for name in sorted(names)]),)
+
+
+def _standings(session: Session, caller: Caller, op: str, device: str, case: str) -> list[Standing]:
+    jobs = _jobs(caller, op, device)
+    unranked = sa.case((basis_for_rank(), 0), else_=1)
+    order = sa.func.row_number().over(
+        partition_by=(Row.series_sha256,),
+        order_by=(unranked, Row.median_us / Row.limit_us, Row.job_number),
+    )
+    best = (
+        sa.select(Row.job_number, Row.position, Row.implementation, order.label("order"))
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(*_timed(), *_of_case(session, jobs, op, case))
+        .subquery()
+    )
+    rows = session.execute(
+        sa.select(JobCase.key, Row, jobs.c.id, jobs.c.user_name)
+        .select_from(best)
+        .join(
+            Row,
+            sa.and_(
+                Row.job_number == best.c.job_number,
+                Row.position == best.c.position,
+                Row.implementation == best.c.implementation,
+            ),
+        )
+        .join(
+            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
+        )
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(best.c.order == 1, *([JobCase.key == case] if case else []))
+    ).all()
+    by_case: dict[str, list[BoardEntry]] = defaultdict(list)
+    for key, row, job_id, user in rows:
+        by_case[key].append(_entry(row, job_id, user))
+    latest = {key: max(one.finished_at for one in entries) for key, entries in by_case.items()}
+    shown = sorted(by_case, key=lambda key: latest[key], reverse=True)[:MOST_CASES]
+    return [_standing(key, by_case[key]) for key in sorted(shown, key=_natural)]
+
+
+def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
+    """The entries of a case: those that are ranked, and the others."""
+    rankable = [one for one in entries if can_rank("ok", one.tags)]
+    others = [one for one in entries if not can_rank("ok", one.tags)]
+    others.sort(key=lambda one: one.relative)
+    return Standing(case=case, entries=ranked(rankable), unranked=others)
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """A key that sorts numbers in names by their value."""
+    parts = "".join(c if c.isdigit() else f" {c} " for c in name).split()
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
+
+
+def _entry(row: Row, job_id: str, user: str) -> BoardEntry:
+    assert row.median_us is not None  # the query left others out
+    assert row.limit_us is not None
+    stored = summary_of(row.summary)
+    return BoardEntry(
+        rank=None,
+        implementation=row.implementation,
+        median_us=row.median_us,
+        relative=row.median_us / row.limit_us,
+        relative_low=(stored.get("ci_low_us") or row.median_us) / row.limit_us,
+        relative_high=(stored.get("ci_high_us") or row.median_us) / row.limit_us,
+        job=job_id,
+        user=user,
+        finished_at=moment(row.finished_ms),
+        tags=stored["tags"],
+    )
+
+
+def ranked(entries: Sequence[BoardEntry]) -> list[BoardEntry]:
+    """The entries with their ranks. An entry shares the rank of the best one of a rank if their
+    intervals overlap, or are nearer to each other than MARGIN."""
+    found: list[BoardEntry] = []
+    head: BoardEntry | None = None  # the best one of the present rank
+    for entry in sorted(entries, key=lambda one: one.relative):
+        shares = head is not None and entry.relative_low <= head.relative_high * (1 + MARGIN)
+        if head is None or not shares:
+            head = replace(entry, rank=len(found) + 1)
+        found.append(replace(entry, rank=head.rank))
+    return found
+
+
+def _steps(
+    session: Session, caller: Caller, op: str, device: str, standing: Standing
+) -> list[BoardStep]:
+    """The results that were better than all before, in the order of the jobs."""
+    jobs = _jobs(caller, op, device)
+    series = [
+        lifecycle.series(op, entry.implementation, standing.case) for entry in standing.entries
+    ]
+    rows = session.execute(
+        sa.select(
+            Row.implementation, Row.median_us, Row.limit_us, Row.finished_ms, jobs.c.id.label("job")
+        )
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(Row.series_sha256.in_(series), *_timed(), basis_for_rank())
+        .order_by(Row.job_number)
+        .limit(MOST_POINTS)
+    ).all()
+    best: dict[str, float] = {}
+    steps = []
+    for row in rows:
+        relative = (row.median_us or 1.0) / (row.limit_us or 1.0)
+        if relative < best.get(row.implementation, relative + 1):
+            best[row.implementation] = relative
+            steps.append(
+                BoardStep(
+                    implementation=row.implementation,
+                    relative=relative,
+                    job=row.job,
+                    finished_at=moment(row.finished_ms),
+                )
+            )
+    return steps

@@ -1,0 +1,228 @@
+"""Has sources of users checked in processes of their own, some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import ValidationError
+
+from warpcall.errors import InvalidInput, Unavailable
+from warpcall_bench.runs.messages import CheckRequest, ExplainRequest, ProblemRequest
+from warpcall_bench.runs.one_shot import NotStarted, OneShotError, run_one_shot
+from warpcall_bench.uploads.answers import (
+    Answer,
+    CasesAnswer,
+    CompileAnswer,
+    ImplementationAnswer,
+    ProblemAnswer,
+)
+from warpcall_service.lanes.user_admission import UserAdmission
+from warpcall_service.settings import Settings
+
+IMPLEMENTATION_MODULE = "warpcall_bench.programs.upload_check"
+PROBLEM_MODULE = "warpcall_bench.programs.problem_check"
+EXPLAIN_MODULE = "warpcall_bench.programs.explain"
+MAX_WAITING = 8  # checks of one user, besides the one that runs
+MAX_ANSWER_BYTES = 16 << 10
+MAX_DECLARATION_BYTES = 128 << 10
+# 1,000 cases with 10 inputs have 0.8 MB. Parsing so many of each sign takes some 10 ms, in which the
+# interpreter's lock is held, in whatever thread.
+MAX_CASES_BYTES = 2 << 20
+MAX_CASES_PARTS = {b"[": 20_000, b"{": 20_000, b":": 80_000, b",": 100_000}
+RETRY_AFTER_S = 30.0
+NO_ANSWER = "it cannot be checked: its process gave no valid answer"
+TOO_LARGE = "the descriptions of its cases are too large together; ask for fewer cases"
+
+log = logging.getLogger("warpcall.uploads")
+
+A = TypeVar("A", bound=Answer)
+
+
+class Checks:
+    """Checks sources: one of each user at a time, and `upload_checks` in all.
+
+    Those of uploads count, and those of cases of jobs on a problem and of compile reports, which run
+    sources, too.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._admission = UserAdmission(
+            "checks of uploads", settings.upload_checks, MAX_WAITING, settings.call_timeout_s
+        )
+        self._ended: Counter[str] = Counter()
+
+    async def implementation(
+        self, user: str, op: Mapping[str, Any], function: str, source: str
+    ) -> str:
+        """Check the source of an implementation, and return the first line of its docstring.
+
+        Args:
+            op: the op's declaration, from `Op.describe`.
+
+        Raises:
+            InvalidInput: the source cannot be used; the message names the line.
+            Busy: the user has too many checks that are not finished, or it waited too long.
+            Unavailable: no process can be started.
+        """
+        inputs = op["inputs"]
+        request: CheckRequest = {
+            "op": op["name"],
+            "function": function,
+            "source": source,
+            "inputs": [one["name"] for one in inputs if not one["optional"]],
+            "optional_inputs": [one["name"] for one in inputs if one["optional"]],
+            "params": [one["name"] for one in op["params"]],
+            "limit_s": self._settings.upload_check_s,
+        }
+        answer = await self._accepted(
+            user, IMPLEMENTATION_MODULE, request, ImplementationAnswer, MAX_ANSWER_BYTES
+        )
+        return answer.doc or ""
+
+    async def problem(self, user: str, name: str, source: str) -> ProblemAnswer:
+        """Check the source of a problem; the answer has a `declaration`.
+
+        Args:
+            name: the problem's, for messages.
+
+        Raises:
+            InvalidInput, Busy, Unavailable: as `implementation`.
+        """
+        request: ProblemRequest = {
+            "name": name,
+            "source": source,
+            "job": None,
+            "limit_s": self._settings.upload_check_s,
+        }
+        return await self._accepted(
+            user, PROBLEM_MODULE, request, ProblemAnswer, MAX_DECLARATION_BYTES
+        )
+
+    async def cases(self, user: str, name: str, source: str, job: Mapping[str, Any]) -> CasesAnswer:
+        """Have a problem make the cases of a job. The answer has either `cases` or an `error`.
+
+        Args:
+            job: as in `ProblemRequest`.
+
+        Raises:
+            Busy, Unavailable: as `implementation`.
+        """
+        request: ProblemRequest = {
+            "name": name,
+            "source": source,
+            "job": job,
+            "limit_s": self._settings.upload_check_s,
+        }
+        return await self._answer(user, PROBLEM_MODULE, request, CasesAnswer, MAX_CASES_BYTES)
+
+    async def compile(self, user: str, request: ExplainRequest) -> CompileAnswer:
+        """Have an implementation's kernels compiled. The server's own code needs no sandbox.
+
+        Raises:
+            InvalidInput: there are none; the message names the line, or what is wrong with the case.
+            Busy, Unavailable: as `implementation`.
+        """
+        own = request["source"] is None and request["problem"] is None
+        return await self._accepted(
+            user, EXPLAIN_MODULE, request, CompileAnswer, MAX_CASES_BYTES, trusted=own
+        )
+
+    def metrics(self) -> Iterable[Metric]:
+        """The checks so far, as Prometheus metrics."""
+        ended = CounterMetricFamily(
+            "warpcall_upload_checks",
+            "Checks of sources that have ended, those of uploads and those of jobs on a problem, by "
+            "outcome: accepted, refused, or failed (no process could be started)",
+            labels=["outcome"],
+        )
+        for outcome, number in self._ended.items():
+            ended.add_metric([outcome], number)
+        unfinished = GaugeMetricFamily(
+            "warpcall_upload_checks_unfinished", "Checks of sources that run or wait"
+        )
+        unfinished.add_metric([], self._admission.count)
+        return ended, unfinished
+
+    async def _accepted(
+        self,
+        user: str,
+        module: str,
+        request: Mapping[str, Any],
+        form: type[A],
+        most_bytes: int,
+        *,
+        trusted: bool = False,
+    ) -> A:
+        """The answer to the check of an upload. Raises InvalidInput if it is a refusal."""
+        answer = await self._answer(user, module, request, form, most_bytes, trusted=trusted)
+        if answer.error is not None:
+            name = answer.field.partition(".")[0]
+            raise InvalidInput(f"{name}: {answer.error}", field=answer.field)
+        return answer
+
+    async def _answer(
+        self,
+        user: str,
+        module: str,
+        request: Mapping[str, Any],
+        form: type[A],
+        most_bytes: int,
+        *,
+        trusted: bool = False,
+    ) -> A:
+        async with self._admission.admitted(user):
+            outcome = "failed"
+            try:
+                answer = await self._ask(module, request, form, most_bytes, trusted=trusted)
+                outcome = "accepted" if answer.error is None else "refused"
+            finally:
+                self._ended[outcome] += 1
+        return answer
+
+    async def _ask(
+        self,
+        module: str,
+        request: Mapping[str, Any],
+        form: type[A],
+        most_bytes: int,
+        *,
+        trusted: bool,
+    ) -> A:
+        limit_s = request["limit_s"]
+        # Starting the process and importing torch takes as long as the start of a worker.
+        whole_s = self._settings.start_timeout_s + limit_s
+        try:
+            text = await run_one_shot(
+                *(self._settings, module, json.dumps(request).encode(), whole_s, most_bytes),
+                trusted=trusted,
+            )
+            if len(text) > MAX_DECLARATION_BYTES and _has_many_parts(text):
+                return form(error=TOO_LARGE)
+            if len(text) <= MAX_ANSWER_BYTES:
+                answer = form.model_validate_json(text)
+            else:
+                answer = await asyncio.to_thread(form.model_validate_json, text)
+        except NotStarted as error:
+            log.error("an upload cannot be checked: %s", error)
+            raise Unavailable(
+                "uploads cannot be checked at present", retry_after_s=RETRY_AFTER_S
+            ) from None
+        except OneShotError as error:
+            return form(
+                error=f"it cannot be checked: {error}. Its code must not end the process, and must "
+                f"take at most {limit_s:g} s"
+            )
+        except ValidationError:
+            return form(error=NO_ANSWER)
+        return answer if answer.error or answer.is_complete else form(error=NO_ANSWER)
+
+
+def _has_many_parts(text: bytes) -> bool:
+    return any(text.count(sign) > most for sign, most in MAX_CASES_PARTS.items())

@@ -1,0 +1,104 @@
+"""Uploads that are to be stored: their names, sizes and versions, and the quota of a user."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from warpcall.errors import InvalidInput, TooLarge
+from warpcall_bench.runs.messages import problem_version, version_of
+from warpcall_service.settings import Settings
+
+FUNCTION = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Limits on what one user may have stored, implementations and problems together."""
+
+    versions: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Quota:
+        """The quota that the settings give each user."""
+        return cls(settings.user_max_uploads, int(settings.user_max_uploaded_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVersion(ABC):
+    """An upload. If `private` is None, it is as private as the version before it."""
+
+    name: str
+    source: str
+    private: bool | None
+
+    @property
+    @abstractmethod
+    def sha256(self) -> str:
+        """The version."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> Mapping[str, str]:
+        """Columns that follow from the upload, besides those of all uploads."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the source in UTF-8."""
+        return len(self.source.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewImplementation(NewVersion):
+    """An implementation that a user uploads."""
+
+    op: str
+    function: str
+
+    @property
+    def sha256(self) -> str:
+        return version_of(self.op, self.function, self.source)
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        return {"op": self.op, "function": self.function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewProblem(NewVersion):
+    """A problem that a user uploads."""
+
+    @property
+    def sha256(self) -> str:
+        return problem_version(self.source)
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        return {}
+
+
+def check_source(source: str, most_bytes: int) -> None:
+    """Raise TooLarge if a source has more than `most_bytes` bytes of UTF-8."""
+    nbytes = len(source.encode())
+    if nbytes > most_bytes:
+        raise TooLarge(
+            f"source must have at most {most_bytes} bytes of UTF-8, got {nbytes}", field="source"
+        )
+
+
+def check_name(name: str, whose: str) -> None:
+    """Raise InvalidInput if a name cannot be that of an upload.
+
+    Args:
+        whose: what it is the name of by default, such as "the function".
+    """
+    if not re.fullmatch(NAME, name):
+        raise InvalidInput(
+            f"name must begin with a letter or digit and have at most 48 letters, digits, _, . and "
+            f"-; got {name}, the name of {whose}; give another one",
+            field="name",
+        )
