@@ -151,6 +151,20 @@ def _from_torch(name: str, tensor: torch.Tensor) -> Flat:
     if tensor.layout != lib.strided or tensor.is_meta:
         what = "a meta" if tensor.is_meta else f"a {str(tensor.layout).removeprefix('torch.')}"
         raise InvalidInput(f"{name} must be a dense tensor, got {what} tensor", field=name)
+    # Such a tensor stands for values that torch has elsewhere, so it has no bytes to send.
+    functorch = lib._C._functorch
+    is_legacy = functorch.is_legacy_batchedtensor(tensor)  # of torch.autograd with vectorize=True
+    if is_legacy or functorch.is_functorch_wrapped_tensor(tensor):
+        hint = "take derivatives with torch.autograd.grad or backward()"
+        if is_legacy:
+            hint = "leave out vectorize=True or is_grads_batched=True"
+        elif functorch.is_batchedtensor(tensor):
+            hint = "call the op outside of torch.vmap, on the whole batch"
+        raise InvalidInput(
+            f"{name} must be a plain tensor, because Warpcall sends it to a server; got one of "
+            f"torch.vmap or another transform of torch.func: {hint}",
+            field=name,
+        )
 
     def copied() -> Bytes:
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()

@@ -143,8 +143,43 @@ def test_a_second_derivative_that_no_op_has_is_refused(gpu: Client) -> None:
     (grad,) = torch.autograd.grad(gpu.masked_softmax(x)[0, 0], [x])
     assert not grad.requires_grad
 
-    with pytest.raises(InvalidInput, match=r"output requires a gradient, which masked-softmax-b"):
+    message = (
+        "masked-softmax of Warpcall has no second derivative, because masked-softmax-backward has "
+        "no gradient: compute the first one without create_graph=True"
+    )
+    with pytest.raises(InvalidInput, match=f"^{message}$"):
         torch.autograd.grad(gpu.masked_softmax(x)[0, 0], [x], create_graph=True)
+    with pytest.raises(InvalidInput, match="conv of Warpcall has no second derivative"):
+        torch.autograd.functional.hessian(
+            lambda x: gpu.conv(x[None], torch.ones(2, 2, dtype=x.dtype)).sum(), drawn(2, 3)
+        )
+
+
+def test_transforms_of_torch_are_refused_and_the_error_says_what_to_do(gpu: Client) -> None:
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return gpu.permute(x, dims=(1, 0))
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return turned(x).sum()
+
+    batch, x = torch.randn(2, 3, 4), torch.randn(3, 4)
+    because = "x must be a plain tensor, because Warpcall sends it to a server"
+    outside = f"^{because}; got one of torch.vmap .*: call the op outside of torch.vmap"
+    derivative = f"^{because}; .* torch.func: take derivatives with torch.autograd.grad"
+
+    with pytest.raises(InvalidInput, match=outside):
+        torch.vmap(turned)(batch)
+    with pytest.raises(InvalidInput, match=outside):
+        torch.vmap(gpu.masked_softmax)(batch)
+    with pytest.raises(InvalidInput, match=outside):
+        torch.vmap(gpu.put)(batch)
+    with pytest.raises(InvalidInput, match=f"^{because}; .*: leave out vectorize=True"):
+        torch.autograd.functional.jacobian(turned, x, vectorize=True)
+    for transform in (torch.func.grad(total), torch.func.jacrev(turned)):
+        with pytest.raises(InvalidInput, match=because):
+            transform(x)
+    with pytest.raises(InvalidInput, match=derivative):
+        torch.func.grad(total)(x)
 
 
 def test_an_output_can_be_changed_in_place(gpu: Client) -> None:

@@ -43,7 +43,17 @@ class Recorded:
     inputs: Tensors
 
     def call(self, op: str, inputs: Tensors, **params: Any) -> Mapping[str, Any]:
-        """Run an op on the server, and return its outputs."""
+        """Run an op on the server, and return its outputs.
+
+        Raises:
+            InvalidInput: autograd records the backward pass, and this op has no gradient.
+        """
+        if op not in RULES and (needed := needing_gradients(inputs)):
+            raise InvalidInput(
+                f"{self.op} of Warpcall has no second derivative, because {op} has no gradient: "
+                "compute the first one without create_graph=True",
+                field=needed[0],
+            )
         return run_now(self.run_op(op, inputs, params)).outputs
 
 
