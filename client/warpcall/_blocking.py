@@ -8,6 +8,7 @@ coroutine to its end.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -28,10 +29,35 @@ def blocking(
             it may use only what both classes have, and must not await other public methods.
     """
 
+    @untraced
     @functools.wraps(method)
     def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run_now(method(self, *args, **kwargs))
 
+    return run
+
+
+def untraced(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of the blocking client, which torch.compile calls instead of tracing it.
+
+    A graph of torch ends before the call and another one begins after it. Without this decorator
+    torch.compile traces the coroutine that the function runs, and fails.
+    """
+
+    disabled: Callable[P, T] | None = None
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        nonlocal disabled
+        if disabled is None:
+            dynamo = sys.modules.get("torch._dynamo")  # torch.compile has imported it
+            if dynamo is None:
+                return function(*args, **kwargs)
+            disabled = dynamo.disable(function)
+        return disabled(*args, **kwargs)
+
+    # What torch.compiler.disable sets. This module must not import torch.
+    vars(run)["_torchdynamo_disable"] = True
     return run
 
 

@@ -10,7 +10,7 @@ from warpcall._answer import Answer
 from warpcall._arrays import Array, ArrayT
 from warpcall._async_client import AsyncClient
 from warpcall._base_client import BaseClient
-from warpcall._blocking import blocking, run_now
+from warpcall._blocking import blocking, run_now, untraced
 from warpcall._core import Core
 from warpcall._extras.suggestions import Suggests
 from warpcall._generated.ops import Ops
@@ -70,6 +70,7 @@ class Client(BaseClient, Ops):
         """Ops that store their outputs on the device: `y = gpu.stored.permute(x, dims=(1, 0))`."""
         return StoredCalls(self._core)
 
+    @untraced
     def put(
         self,
         array: ArrayT,
@@ -160,6 +161,7 @@ class StoredCalls(StoredOps, Suggests):
     def __init__(self, core: Core) -> None:
         self._core = core
 
+    @untraced
     def call(
         self,
         name: str,

@@ -8,7 +8,7 @@ from typing import Any
 from warpcall import wire
 from warpcall._answer import Answer
 from warpcall._arrays import is_array
-from warpcall._blocking import run_now
+from warpcall._blocking import run_now, untraced
 from warpcall._core import Core
 from warpcall._extras.gradients import refuse_gradients
 from warpcall._extras.suggestions import Suggests
@@ -101,6 +101,7 @@ class Program(Steps):
     and an error names the step at fault: `masked_softmax_2` is the second step.
     """
 
+    @untraced
     def run(
         self,
         *,

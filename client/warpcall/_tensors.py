@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from warpcall import wire
 from warpcall._arrays import CODES, NUMPY_DTYPES, ArrayT, Kind
-from warpcall._blocking import run_now
+from warpcall._blocking import run_now, untraced
 from warpcall._extras.tables import html_table
 from warpcall._nodes.exchanges import Exchanges
 from warpcall._nodes.targets import HOME, SPREAD, STORE, node_of
@@ -78,6 +78,7 @@ class BaseStoredTensor(Generic[ArrayT]):
 class StoredTensor(BaseStoredTensor[ArrayT]):
     """A tensor on a server's device, from Client.put. Calls take it in place of an array."""
 
+    @untraced
     def get(self, *, timeout_s: float | None = None) -> ArrayT:
         """Copy it from the server, as the kind of array that it was made from.
 

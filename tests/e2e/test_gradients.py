@@ -150,7 +150,7 @@ def test_a_second_derivative_that_no_op_has_is_refused(gpu: Client) -> None:
     with pytest.raises(InvalidInput, match=f"^{message}$"):
         torch.autograd.grad(gpu.masked_softmax(x)[0, 0], [x], create_graph=True)
     with pytest.raises(InvalidInput, match="conv of Warpcall has no second derivative"):
-        torch.autograd.functional.hessian(
+        torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
             lambda x: gpu.conv(x[None], torch.ones(2, 2, dtype=x.dtype)).sum(), drawn(2, 3)
         )
 
@@ -174,7 +174,9 @@ def test_transforms_of_torch_are_refused_and_the_error_says_what_to_do(gpu: Clie
     with pytest.raises(InvalidInput, match=outside):
         torch.vmap(gpu.put)(batch)
     with pytest.raises(InvalidInput, match=f"^{because}; .*: leave out vectorize=True"):
-        torch.autograd.functional.jacobian(turned, x, vectorize=True)
+        torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+            turned, x, vectorize=True
+        )
     for transform in (torch.func.grad(total), torch.func.jacrev(turned)):
         with pytest.raises(InvalidInput, match=because):
             transform(x)
