@@ -45,10 +45,10 @@ class Table:
 
     def __str__(self) -> str:
         """The table that the command line prints."""
-        # Imported here: it takes 200 ms, and imports the modules of the classes below this one.
-        from warpcall._cli.printed import text_of
-
-        return text_of(self)
+        # By its name, as pandas: the command line is a part that needs all of the SDK, and takes
+        # 200 ms to import. No other module of the SDK may need it.
+        text: str = importlib.import_module("warpcall._cli.printed").text_of(self)
+        return text
 
     def _repr_html_(self) -> str:
         return html_table(self.SHOWN, self.to_rows())
