@@ -55,6 +55,7 @@ CORE = (
     "cli",
 )
 PLATFORM = (
+    "settings",
     "compressed",
     "streamed",
     "runs",
@@ -111,6 +112,7 @@ INTERFACE = {
     "processes.imports",
     "processes.spawn",
     "processes.temporary",
+    "server_settings",
     "settings",
     "store.database",
     "store.ids",

@@ -35,6 +35,7 @@ from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
 from warpcall_bench.jobs import read_admission
 from warpcall_bench.jobs.models import MAX_BODY_BYTES
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.calls import programs
 from warpcall_service.formats import (
     flat_json,
@@ -49,7 +50,6 @@ from warpcall_service.http import connection, decompress, parsing, problems
 from warpcall_service.http import server as http_server
 from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES
 from warpcall_service.oip import shared_memory
-from warpcall_service.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -207,7 +207,7 @@ def test_the_settings_are_all_documented_with_their_defaults_and_meanings() -> N
 
     assert rows == [
         (name, str(field.default).lower(), field.description)
-        for name, field in Settings.model_fields.items()
+        for name, field in BenchSettings.model_fields.items()
     ]
 
 

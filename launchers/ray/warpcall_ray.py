@@ -22,8 +22,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from warpcall_service.extension import load_settings
 from warpcall_service.server_settings import PREFIX
-from warpcall_service.settings import CLIENT_VARIABLES, Settings, SettingsError
+from warpcall_service.settings import CLIENT_VARIABLES, SettingsError
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.supervisor.entry import REFUSED
 from warpcall_service.supervisor.plan import PlannedServer
@@ -85,7 +86,7 @@ class ServerActor:
 
         os.environ.update(variables)
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that the actor reserves
-        settings = Settings.load()
+        settings = load_settings()
         self._machine: str = ray.util.get_node_ip_address()
         host = f"[{self._machine}]" if ":" in self._machine else self._machine
         own: dict[str, Any] = {
@@ -255,7 +256,7 @@ def _states(
 def _variables() -> tuple[dict[str, str], str]:
     """The settings for the servers, and what each needs of Ray: GPU or CPU."""
     try:
-        settings = Settings.load()
+        settings = load_settings()
         url = settings.database_url
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
     except (SettingsError, StoreError) as error:

@@ -16,7 +16,16 @@ from warpcall_service.processes.imports import quick_imports
 if TYPE_CHECKING:
     import typer
 
+    from warpcall_bench.settings import BenchSettings
+
 CHECKS = "warpcall_bench.programs.job_check"
+
+
+def settings() -> type[BenchSettings]:
+    """The class of the settings."""
+    from warpcall_bench.settings import BenchSettings
+
+    return BenchSettings
 
 
 def add_commands(commands: typer.Typer) -> None:
@@ -51,6 +60,7 @@ async def running(core: Core) -> AsyncIterator[Parts]:
 
 
 EXTENSION = Extension(
+    settings=settings,
     open_folders=("/static/",),
     link_folders=("/share/", "/v1/shared/"),
     plan_requests={

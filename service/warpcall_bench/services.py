@@ -27,6 +27,7 @@ from warpcall_bench.pages.routes import pages
 from warpcall_bench.pages.view import problem_page, wants_page
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.shares import routes as share_routes
 from warpcall_bench.shares.models import ShareRequest
 from warpcall_bench.shares.service import ShareService
@@ -64,6 +65,8 @@ class Services:
 
     def __init__(self, core: Core) -> None:
         settings, engine, store = core.settings, core.engine, core.store
+        assert isinstance(settings, BenchSettings)  # as `Extension.settings` says
+        self._settings = settings
         self._core = core
         self._modules = OperatorModules(settings)
         self._sandbox = Sandbox(settings)
@@ -116,7 +119,7 @@ class Services:
         )
 
     def _routers(self) -> list[APIRouter]:
-        core, settings, engine = self._core, self._core.settings, self._core.engine
+        core, settings, engine = self._core, self._settings, self._core.engine
         jobs, implementations, problems = self.jobs, self._implementations, self._problems
         return [
             job_routes.jobs(jobs, core.stopping),
@@ -131,7 +134,8 @@ class Services:
                 engine, jobs, implementations, problems, self._shares, core.nodes, self._artefacts
             ),
             forms(
-                core, jobs, implementations, problems, self._shares, self.monitors, self._reports
+                *(core, settings, jobs, implementations, problems),
+                *(self._shares, self.monitors, self._reports),
             ),
         ]
 

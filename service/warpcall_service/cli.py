@@ -14,6 +14,7 @@ with quick_imports():
 
     from warpcall import __version__
     from warpcall_service import logs
+    from warpcall_service.extension import load_settings
     from warpcall_service.http.listen import ServerError
     from warpcall_service.server import serve
     from warpcall_service.settings import Settings, SettingsError
@@ -153,7 +154,7 @@ def run(
     json_lines = json_log or not _on_terminal(sys.stderr)
     logs.set_up(quiet=quiet, json_lines=json_lines)
     try:
-        settings = Settings.load(**given)
+        settings = load_settings(**given)
         if settings.servers == "1" or not _supervise(settings, given, quiet, json_lines):
             serve(settings)
     except (SettingsError, ServerError) as error:

@@ -104,6 +104,7 @@ class Core:
     """What a running server offers its extension.
 
     Attributes:
+        settings: of the extension's class.
         stopping: returns whether the server is about to stop.
     """
 
@@ -145,6 +146,7 @@ class Extension:
     """What an extension is before a server runs.
 
     Attributes:
+        settings: returns the class of its settings, which has those of the core as well.
         open_folders: paths below these need no key.
         link_folders: paths below these go on with the token of a share link in place of a key.
         plan_requests: the requests that the planning thread of a worker answers for the extension:
@@ -154,6 +156,7 @@ class Extension:
         running: starts the extension, and stops it in the end.
     """
 
+    settings: Callable[[], type[Settings]]
     open_folders: tuple[str, ...]
     link_folders: tuple[str, ...]
     plan_requests: Mapping[str, str]
@@ -172,3 +175,18 @@ def load() -> Extension | None:
             raise
         return None
     return found
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the settings of the core and, if it is installed, of the extension.
+
+    Args:
+        overrides: settings that take precedence over the environment's.
+
+    Raises:
+        SettingsError: a variable is misspelt, or a value is out of range.
+    """
+    from warpcall_service.settings import Settings  # not above: workers need none
+
+    found = load()
+    return (Settings if found is None else found.settings()).load(**overrides)

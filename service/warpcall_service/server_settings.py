@@ -1,4 +1,4 @@
-"""The settings of everything but benchmark jobs: address, database, devices, calls, workers."""
+"""The settings of the serving core: address, database, devices, calls, workers."""
 
 from __future__ import annotations
 

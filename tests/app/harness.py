@@ -24,7 +24,8 @@ import httpx
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 URL = "http://localhost"  # a server without keys answers to no other name
-SMALL: Mapping[str, Any] = {"arena_bytes": "64MiB", "uploads": "off", "devices": "cpu"}
+
+SMALL: Mapping[str, Any] = {"arena_bytes": "64MiB", "devices": "cpu"}
 
 Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
@@ -200,13 +201,13 @@ def running_app(**settings: Any) -> Iterator[App]:
         failed: list[BaseException] = []
 
         async def run() -> None:
+            from warpcall_service.extension import load_settings
             from warpcall_service.lanes.engine import LocalEngine
             from warpcall_service.nodes.server_identity import ServerIdentity
-            from warpcall_service.settings import Settings
             from warpcall_service.startup.assembly import application
             from warpcall_service.startup.serving import load_extension, open_store
 
-            loaded = Settings.load(**{**SMALL, "data_dir": Path(folder), **settings})
+            loaded = load_settings(**{**SMALL, "data_dir": Path(folder), **settings})
             app.loop = asyncio.get_running_loop()
             app.engine = LocalEngine(loaded, ThreadProcess)
             await app.engine.start()

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.services import Services
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
@@ -22,7 +23,6 @@ from warpcall_service.extension import Core
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
 
@@ -53,7 +53,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
 @asynccontextmanager
 async def services(folder: Path) -> AsyncIterator[Application]:
     """The parts of a server with an empty database in a folder."""
-    settings = Settings.load(data_dir=folder)
+    settings = BenchSettings.load(data_dir=folder)
     store = Store(None, folder)
     store.migrate()
     account_sync = AccountSync(store, Snapshot(), settings.keys_max_age_s)

@@ -9,6 +9,9 @@ import pytest
 
 from demo.server import COMMAND
 from tests import forks
+from warpcall_bench.settings import BenchSettings
+from warpcall_service import extension
+from warpcall_service.extension import load_settings
 from warpcall_service.settings import Settings, SettingsError
 
 
@@ -19,7 +22,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_variables_it_is_a_server_of_this_machine() -> None:
-    settings = Settings.load()
+    settings = BenchSettings.load()
 
     assert (settings.host, settings.port, settings.devices) == ("127.0.0.1", 8000, "auto")
 
@@ -29,7 +32,7 @@ def test_variables_are_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WARPCALL_ARENA_BYTES", "512MiB")
     monkeypatch.setenv("WARPCALL_QUEUE_TIMEOUT_S", "2.5")
 
-    settings = Settings.load(port=9002)
+    settings = BenchSettings.load(port=9002)
 
     assert (settings.port, settings.arena_bytes, settings.queue_timeout_s) == (9002, 512 << 20, 2.5)
 
@@ -40,14 +43,14 @@ def test_a_misspelt_variable_stops_the_server_and_is_recognised(
     monkeypatch.setenv("WARPCALL_ARENA_BYTE", "1GiB")
 
     with pytest.raises(SettingsError, match=r"WARPCALL_ARENA_BYTE .* WARPCALL_ARENA_BYTES"):
-        Settings.load()
+        BenchSettings.load()
 
 
 def test_the_variables_of_the_client_are_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPCALL_URL", "http://gpu-box:8000")
     monkeypatch.setenv("WARPCALL_API_KEY", "secret")
 
-    Settings.load()
+    BenchSettings.load()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(
     monkeypatch.setenv(variable, value)
 
     with pytest.raises(SettingsError, match=f"(?s){variable}.*{value}"):
-        Settings.load()
+        BenchSettings.load()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(
     ],
 )
 def test_it_is_known_whether_others_reach_an_address(host: str, local: bool) -> None:
-    assert Settings.load(host=host).is_local is local
+    assert BenchSettings.load(host=host).is_local is local
 
 
 @pytest.mark.parametrize(
@@ -128,3 +131,29 @@ def test_the_command_says_in_one_line_why_it_does_not_start(
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("warpcall-server: ")
     assert says in last
+
+
+def test_the_platform_adds_its_settings_to_those_of_the_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WARPCALL_JOB_MAX_CASES", "7")
+
+    settings = load_settings(calls_only=True)
+
+    assert isinstance(settings, BenchSettings)
+    assert (settings.job_max_cases, settings.calls_only) == (7, True)
+
+
+def test_a_server_without_the_platform_has_the_settings_of_the_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extension, "MODULE", "warpcall_bench_that_is_not_installed.extension")
+    monkeypatch.setenv("WARPCALL_MAX_QUEUE", "3")
+
+    settings = load_settings()
+
+    assert type(settings) is Settings
+    assert settings.max_queue == 3
+    monkeypatch.setenv("WARPCALL_JOB_MAX_CASES", "7")
+    with pytest.raises(SettingsError, match="WARPCALL_JOB_MAX_CASES is no setting"):
+        load_settings()

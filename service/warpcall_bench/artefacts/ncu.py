@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from warpcall_service.settings import Settings
+from warpcall_bench.settings import BenchSettings
 
 CUDA = "/usr/local/cuda/bin"
 PARAMETERS = Path("/proc/driver/nvidia/params")
@@ -16,7 +16,7 @@ ADMIN_ONLY = "RmProfilingAdminOnly: 1"
 CAP_SYS_ADMIN = 1 << 21
 
 
-def program(settings: Settings) -> str:
+def program(settings: BenchSettings) -> str:
     """The path of `ncu`, without symbolic links; empty if there is none."""
     if settings.ncu == "none":
         return ""
@@ -27,7 +27,7 @@ def program(settings: Settings) -> str:
 
 
 def trouble(
-    settings: Settings,
+    settings: BenchSettings,
     lanes: Collection[str],
     *,
     sandboxed: bool,

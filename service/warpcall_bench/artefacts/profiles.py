@@ -21,7 +21,7 @@ from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
 from warpcall_bench.runs.events import ProfileMade
 from warpcall_bench.runs.messages import PROFILE_FILES, ProfileTask
-from warpcall_service.settings import Settings
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.store.database import StoreError
 
 MOST = 64  # profiles of one job
@@ -54,7 +54,7 @@ def check(cases: int, implementations: int) -> None:
         )
 
 
-def left(session: Session, job: Job, settings: Settings) -> ProfileTask | None:
+def left(session: Session, job: Job, settings: BenchSettings) -> ProfileTask | None:
     """The profiles that a job has yet to make; None if it makes none.
 
     An implementation that has no time in a case is not profiled there.

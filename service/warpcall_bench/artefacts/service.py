@@ -25,9 +25,9 @@ from warpcall_bench.artefacts import database
 from warpcall_bench.artefacts.files import ArtefactFiles
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.auth.users import lock_user
 from warpcall_service.extension import Nodes
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.store.times import now_ms
@@ -67,7 +67,7 @@ class Artefacts:
         nodes: knows this server's id, and the servers that have other files.
     """
 
-    def __init__(self, settings: Settings, store: Store, nodes: Nodes) -> None:
+    def __init__(self, settings: BenchSettings, store: Store, nodes: Nodes) -> None:
         self._settings = settings
         self._nodes = nodes
         self._files = ArtefactFiles(settings.data_dir)

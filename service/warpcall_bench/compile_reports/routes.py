@@ -18,6 +18,7 @@ from warpcall.errors import (
 from warpcall.wire import COMPILE_REPORTS_PATH
 from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.compile_reports.service import CompileReports
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.routes import most_bytes
 from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.json_structure import structure_nbytes
@@ -25,7 +26,6 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
-from warpcall_service.settings import Settings
 
 MAX_STRUCTURE_BYTES = 64 << 10  # of a body without the content of its texts
 PROBLEMS: list[type[Problem]] = [
@@ -39,7 +39,7 @@ PROBLEMS: list[type[Problem]] = [
 ]
 
 
-def compile_reports(settings: Settings, service: CompileReports) -> APIRouter:
+def compile_reports(settings: BenchSettings, service: CompileReports) -> APIRouter:
     """The route that makes a compile report."""
     router = APIRouter(tags=["implementations"])
     benching = needs("bench")

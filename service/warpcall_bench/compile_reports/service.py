@@ -17,12 +17,12 @@ from warpcall_bench.jobs.models import is_problem, without_version
 from warpcall_bench.runs.messages import ExplainRequest, ProblemSource
 from warpcall_bench.runs.operator_modules import KERNELS
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads
 from warpcall_bench.uploads.checks import NO_ANSWER, Checks
 from warpcall_bench.uploads.new_versions import check_source
 from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 
@@ -35,7 +35,7 @@ class CompileReports:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         engine: Engine,
         store: Store,
         sandbox: Sandbox,

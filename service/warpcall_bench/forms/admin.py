@@ -17,13 +17,13 @@ from warpcall_bench.forms import admin_data
 from warpcall_bench.forms.admin_data import DAY_S, DAYS
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, new_token, page, render
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.auth import sessions, users
 from warpcall_service.extension import Accounts
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.route_io import path_of
 from warpcall_service.identity import LOCAL, ROLES, Caller, Role
-from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class SentForms:
 class Administration:
     """What the routes of this file do."""
 
-    def __init__(self, settings: Settings, account_sync: Accounts, jobs: JobService) -> None:
+    def __init__(self, settings: BenchSettings, account_sync: Accounts, jobs: JobService) -> None:
         self._account_sync = account_sync
         self._jobs = jobs
         self._quotas = admin_data.quotas(settings)
@@ -218,7 +218,7 @@ class Administration:
         )
 
 
-def routes(settings: Settings, account_sync: Accounts, jobs: JobService) -> APIRouter:
+def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) -> APIRouter:
     """The page, and what its forms post to. For all but administrators there is nothing here."""
     router = APIRouter(include_in_schema=False)
     administration = Administration(settings, account_sync, jobs)

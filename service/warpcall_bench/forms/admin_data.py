@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from warpcall_bench.drawing.numbers import nbytes
 from warpcall_bench.jobs import queue
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import database as uploads
 from warpcall_service.auth import sessions, usage, users
 from warpcall_service.auth.tables import ApiKey, BrowserSession, User
 from warpcall_service.auth.usage import Amount
-from warpcall_service.settings import Settings
 from warpcall_service.store.times import moment
 
 DAYS = 30  # of usage, up to and including today (UTC)
@@ -122,7 +122,7 @@ def read(session: Session) -> Admin:
     )
 
 
-def quotas(settings: Settings) -> list[Quota]:
+def quotas(settings: BenchSettings) -> list[Quota]:
     """The limits of one user. They are the same for all."""
     found = []
     for name, setting in type(settings).model_fields.items():

@@ -18,6 +18,7 @@ from warpcall_bench.forms.ops import Ops
 from warpcall_bench.forms.uploads import signature
 from warpcall_bench.jobs.models import Name
 from warpcall_bench.pages.view import View, page, render
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.extension import Calls
 from warpcall_service.formats import npy
 from warpcall_service.formats.form import Form, read_form
@@ -25,7 +26,6 @@ from warpcall_service.formats.params import Params, from_text
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.user_admission import UserAdmission
-from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 # A page holds its answer as text. Larger tensors are for clients.
@@ -116,7 +116,7 @@ def params_of(form: Form, op: Mapping[str, Any]) -> Params:
 class PageCalls:
     """Runs calls that come from a page."""
 
-    def __init__(self, settings: Settings, calls: Calls) -> None:
+    def __init__(self, settings: BenchSettings, calls: Calls) -> None:
         self._calls = calls
         self.admission = UserAdmission(
             "calls from pages", CALLS, MAX_WAITING, settings.queue_timeout_s
@@ -140,7 +140,7 @@ class PageCalls:
         )
 
 
-def routes(settings: Settings, calls: Calls, known: Ops) -> APIRouter:
+def routes(settings: BenchSettings, calls: Calls, known: Ops) -> APIRouter:
     """The page, and what its form posts to."""
     router = APIRouter(include_in_schema=False)
     page_calls = PageCalls(settings, calls)

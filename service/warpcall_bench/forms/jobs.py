@@ -18,12 +18,12 @@ from warpcall_bench.jobs.models import ImplementationName, JobChange, JobRequest
 from warpcall_bench.jobs.routes import JobId
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, new_token, page, render
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import Filter
 from warpcall_bench.uploads.service import ImplementationService
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
-from warpcall_service.settings import Settings
 
 MAX_BUTTON_BYTES = 4096
 LISTED = 200  # uploaded implementations in the form; others are typed
@@ -70,7 +70,7 @@ class JobForms:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         ops: Ops,
         jobs: JobService,
         implementations: ImplementationService,
@@ -185,7 +185,7 @@ def _kept_private(job: JobDetails) -> dict[str, Any]:
 
 
 def routes(
-    settings: Settings,
+    settings: BenchSettings,
     ops: Ops,
     jobs: JobService,
     implementations: ImplementationService,

@@ -28,10 +28,10 @@ from warpcall_bench.monitors.models import (
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.monitors.webhook_hosts import described
 from warpcall_bench.pages.view import View, new_token, page, render
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
-from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 MAX_FORM_BYTES = 32 << 10  # the name of a case has at most 4096 characters, and each three bytes
@@ -144,7 +144,7 @@ def request_of(form: Form, repeated: Repeated) -> MonitorRequest:
     return wanted
 
 
-def routes(settings: Settings, jobs: JobService, monitors: MonitorService) -> APIRouter:
+def routes(settings: BenchSettings, jobs: JobService, monitors: MonitorService) -> APIRouter:
     """The page with the form, and what it posts to."""
     router = APIRouter(include_in_schema=False)
     times = [name for name, s in TIMES.items() if s >= settings.monitor_min_every_s]

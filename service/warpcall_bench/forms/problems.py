@@ -19,12 +19,12 @@ from warpcall_bench.forms.uploads import (
 )
 from warpcall_bench.jobs.models import Name
 from warpcall_bench.pages.view import View, page, render
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.models import ProblemUpload
 from warpcall_bench.uploads.problems import ProblemService
 from warpcall_bench.uploads.service import ImplementationService
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
-from warpcall_service.settings import Settings
 
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]
@@ -40,7 +40,7 @@ def request_of(form: Form) -> ProblemUpload:
 
 
 def routes(
-    settings: Settings, implementations: ImplementationService, problems: ProblemService
+    settings: BenchSettings, implementations: ImplementationService, problems: ProblemService
 ) -> APIRouter:
     """The page of the form, and what it posts to."""
     router = APIRouter(include_in_schema=False)

@@ -14,6 +14,7 @@ from warpcall_bench.forms import uploads as upload_forms
 from warpcall_bench.forms.ops import Ops
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.monitors.service import MonitorService
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.uploads.problems import ProblemService
 from warpcall_bench.uploads.service import ImplementationService
@@ -22,6 +23,7 @@ from warpcall_service.extension import Core
 
 def forms(
     core: Core,
+    settings: BenchSettings,
     jobs: JobService,
     implementations: ImplementationService,
     problems: ProblemService,
@@ -30,7 +32,7 @@ def forms(
     reports: CompileReports,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
-    settings, router = core.settings, APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False)
     ops = Ops(core.engine, problems)
     router.include_router(job_forms.routes(settings, ops, jobs, implementations))
     router.include_router(upload_forms.routes(settings, ops, implementations))

@@ -17,13 +17,13 @@ from warpcall.problems import ProblemInfo
 from warpcall_bench.forms.ops import Ops
 from warpcall_bench.jobs.models import ImplementationName, Name, without_version
 from warpcall_bench.pages.view import View, page, render
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.models import UploadRequest
 from warpcall_bench.uploads.new_versions import NAME
 from warpcall_bench.uploads.service import ImplementationService
 from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
-from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 FURTHER_BYTES = 16 << 10  # of a form beside the source
@@ -109,7 +109,7 @@ def page_of(kind: str, name: str) -> str:
     return "/".join(quote(part, safe="") for part in (kind, *name.split("/")))
 
 
-def routes(settings: Settings, ops: Ops, implementations: ImplementationService) -> APIRouter:
+def routes(settings: BenchSettings, ops: Ops, implementations: ImplementationService) -> APIRouter:
     """The page of the form, and what it posts to."""
     router = APIRouter(include_in_schema=False)
     most = int(settings.upload_max_bytes)

@@ -15,13 +15,13 @@ from warpcall_bench.jobs.placement import Device, all_devices
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.problem_cases import NamedProblem, ProblemCases
 from warpcall_service.extension import Engine, Nodes
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.messages import frame
-from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 NO_GPU = (
@@ -36,7 +36,7 @@ class JobChecks:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         engine: Engine,
         database: JobDatabase,
         modules: OperatorModules,

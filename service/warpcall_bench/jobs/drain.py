@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.nodes import registry
-from warpcall_service.settings import Settings, SettingsError
+from warpcall_service.settings import SettingsError
 from warpcall_service.store.database import Store, StoreError
 
 
@@ -26,7 +27,7 @@ def drain(
     server that is restarted takes jobs again.
     """
     try:
-        settings = Settings.load()
+        settings = BenchSettings.load()
         url = settings.database_url
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
         store.migrate()

@@ -33,11 +33,11 @@ from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_bench.runs.sandbox import memory_bytes
 from warpcall_bench.runs.sandboxed import CannotStart
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads, odd_cases
 from warpcall_service.extension import Accounts, DeviceLane, Engine, Nodes
 from warpcall_service.nodes.server_identity import IdentityUnavailable
 from warpcall_service.processes import temporary
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 
 POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
@@ -74,7 +74,7 @@ class Scheduler:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         engine: Engine,
         database: JobDatabase,
         modules: OperatorModules,

@@ -22,10 +22,10 @@ from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.checks import Checks
 from warpcall_service.extension import Accounts, Engine, Nodes
 from warpcall_service.identity import Caller
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ class JobService:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         engine: Engine,
         store: Store,
         modules: OperatorModules,

@@ -24,8 +24,8 @@ from warpcall_bench.monitors.sender import Sender
 from warpcall_bench.monitors.tables import Monitor
 from warpcall_bench.monitors.webhook_hosts import check_url
 from warpcall_bench.monitors.work import find_work
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.identity import NOBODY, Caller
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 
 POLL_S = 1.0  # between two searches for monitors that are due, or whose jobs have ended
@@ -39,7 +39,7 @@ log = logging.getLogger("warpcall.monitors")
 class MonitorService:
     """All operations on monitors, and the task that submits their jobs and finds steps."""
 
-    def __init__(self, settings: Settings, jobs: JobService) -> None:
+    def __init__(self, settings: BenchSettings, jobs: JobService) -> None:
         self._settings = settings
         self._jobs = jobs
         self._stopping = asyncio.Event()

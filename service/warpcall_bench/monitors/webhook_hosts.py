@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from urllib.parse import urlsplit
 
 from warpcall.errors import InvalidInput
-from warpcall_service.settings import WEBHOOK_PORTS
+from warpcall_bench.settings import WEBHOOK_PORTS
 from warpcall_service.text import brief
 
 VARIABLE = "WARPCALL_WEBHOOK_HOSTS"
@@ -21,7 +21,7 @@ def check_url(url: str, listed: AbstractSet[str]) -> None:
     """Raise InvalidInput, which names the field `notify`, if this server does not call a URL.
 
     Args:
-        listed: origins, as `Settings.webhook_origins` has them.
+        listed: origins, as `BenchSettings.webhook_origins` has them.
     """
     origin = origin_of(url)
     if origin is None:
@@ -34,7 +34,7 @@ def check_url(url: str, listed: AbstractSet[str]) -> None:
 
 
 def origin_of(url: str) -> str | None:
-    """Scheme, host and port of a URL, as in `Settings.webhook_origins`; None if it has none."""
+    """Scheme, host and port of a URL, as in `BenchSettings.webhook_origins`; None if it has none."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

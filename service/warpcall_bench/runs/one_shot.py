@@ -12,9 +12,9 @@ from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import TAG_VARIABLE, ReaperReport
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes
 from warpcall_bench.runs.sandboxed import CannotStart
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.processes.spawn import ChildProcess, refuse_descriptors, torch_environment
-from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_bench.runs.reaper"
 MAX_LOG_BYTES = 64 << 10  # that uploaded code may write to the log of the server
@@ -44,7 +44,7 @@ class OneShot:
         NotStarted: it could not be started.
     """
 
-    def __init__(self, settings: Settings, module: str, *, trusted: bool) -> None:
+    def __init__(self, settings: BenchSettings, module: str, *, trusted: bool) -> None:
         self._settings = settings
         self._tag = f"check/{secrets.token_hex(8)}"
         options = {}
@@ -110,7 +110,7 @@ class OneShot:
 
 
 async def run_one_shot(
-    settings: Settings,
+    settings: BenchSettings,
     module: str,
     request: bytes,
     limit_s: float,

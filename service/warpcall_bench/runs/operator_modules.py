@@ -17,7 +17,7 @@ from warpcall.errors import InvalidInput
 from warpcall_bench.runs.messages import ModuleAnswer, ModuleRequest
 from warpcall_bench.runs.one_shot import OneShotError, run_one_shot
 from warpcall_bench.runs.sources import SourceUnknown, package_sha256
-from warpcall_service.settings import Settings
+from warpcall_bench.settings import BenchSettings
 
 CHECK_MODULE = "warpcall_bench.programs.module_check"
 ENTRY_POINTS = "warpcall_kernels.implementations"
@@ -61,7 +61,7 @@ class OperatorModule:
 class OperatorModules:
     """The modules of the setting `job_modules`, and those that installed packages declare."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BenchSettings) -> None:
         self._settings = settings
         declared = [entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
         self._names = tuple(dict.fromkeys((*settings.modules, *declared)))

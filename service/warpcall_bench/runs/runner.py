@@ -26,11 +26,11 @@ from warpcall_bench.runs.frames import FrameReader, FrameRefused
 from warpcall_bench.runs.messages import TAG_VARIABLE, JobTask, ReaperReport, Task, UploadLaunch
 from warpcall_bench.runs.one_shot import MAX_LOG_BYTES
 from warpcall_bench.runs.sandbox import Sandbox, gpu_of
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello, frame
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.processes.spawn import ChildProcess, signal_name, torch_environment
-from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_bench.runs.reaper"
 JOB_MODULE = "warpcall_bench.programs.job_main"
@@ -78,7 +78,7 @@ class Run:
         tag: str,
         lane: Hello,
         lease: DeviceLease,
-        settings: Settings,
+        settings: BenchSettings,
         on_event: OnEvent,
     ) -> None:
         self._task = task

@@ -20,9 +20,9 @@ from warpcall.errors import Forbidden, Unavailable
 from warpcall_bench.runs.account import USER_SYSCTLS
 from warpcall_bench.runs.messages import Launch
 from warpcall_bench.runs.sandboxed import CannotStart
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.messages import Hello
 from warpcall_service.processes.spawn import ChildProcess, torch_environment
-from warpcall_service.settings import Settings
 
 PROBE_MODULE = "warpcall_bench.runs.sandbox_probe"
 PROBE_S = 30.0  # within which the sandbox must have been checked
@@ -94,7 +94,7 @@ class Sandbox:
         trouble: why the sandbox cannot be used now; empty if it can. `probe` finds out.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BenchSettings) -> None:
         self._settings = settings
         self.trouble = BEING_CHECKED
 
@@ -309,7 +309,7 @@ def gpu_devices(gpu: Gpu) -> list[str]:
     return [f"/dev/nvidia{gpu['minor']}", *filter(os.path.exists, GPU_DEVICES)]
 
 
-def memory_bytes(settings: Settings) -> int:
+def memory_bytes(settings: BenchSettings) -> int:
     """Limit on the memory of all processes of a job together, in bytes."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(settings.job_memory_bytes) or physical // 2

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from warpcall.errors import InvalidInput, Unavailable
 from warpcall_bench.runs.messages import CheckRequest, ExplainRequest, ProblemRequest
 from warpcall_bench.runs.one_shot import NotStarted, OneShotError, run_one_shot
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.answers import (
     Answer,
     CasesAnswer,
@@ -23,7 +24,6 @@ from warpcall_bench.uploads.answers import (
     ProblemAnswer,
 )
 from warpcall_service.lanes.user_admission import UserAdmission
-from warpcall_service.settings import Settings
 
 IMPLEMENTATION_MODULE = "warpcall_bench.programs.upload_check"
 PROBLEM_MODULE = "warpcall_bench.programs.problem_check"
@@ -51,7 +51,7 @@ class Checks:
     sources, too.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BenchSettings) -> None:
         self._settings = settings
         self._admission = UserAdmission(
             "checks of uploads", settings.upload_checks, MAX_WAITING, settings.call_timeout_s

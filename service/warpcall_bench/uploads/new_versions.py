@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_bench.runs.messages import problem_version, version_of
-from warpcall_service.settings import Settings
+from warpcall_bench.settings import BenchSettings
 
 FUNCTION = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}"
@@ -23,7 +23,7 @@ class Quota:
     nbytes: int
 
     @classmethod
-    def of(cls, settings: Settings) -> Quota:
+    def of(cls, settings: BenchSettings) -> Quota:
         """The quota that the settings give each user."""
         return cls(settings.user_max_uploads, int(settings.user_max_uploaded_bytes))
 

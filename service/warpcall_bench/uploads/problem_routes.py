@@ -18,6 +18,7 @@ from warpcall.errors import (
     UnsupportedMedia,
 )
 from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import Filter
 from warpcall_bench.uploads.models import Cursor, ListedName, ProblemUpload
 from warpcall_bench.uploads.problems import ProblemService
@@ -28,12 +29,11 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
-from warpcall_service.settings import Settings
 
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
-def problems(settings: Settings, service: ProblemService) -> APIRouter:
+def problems(settings: BenchSettings, service: ProblemService) -> APIRouter:
     """The routes to upload problems, and to list, read and delete them."""
     router = APIRouter(prefix="/v1/problems", tags=["problems"])
     uploading = needs("upload")

@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput
 from warpcall.problems import ProblemDetails, ProblemInfo, ProblemList, UploadedProblem
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import database, views
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.database import PROBLEMS, Filter, check_room
 from warpcall_bench.uploads.models import ProblemUpload
 from warpcall_bench.uploads.new_versions import NewProblem, Quota, check_name, check_source
 from warpcall_service.identity import Caller
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 
@@ -27,7 +27,9 @@ UNNAMED = "problem"  # its name in the check, as long as nobody knows that of it
 class ProblemService:
     """Operations on problems: ops that users declare, for jobs to measure."""
 
-    def __init__(self, settings: Settings, store: Store, checks: Checks, sandbox: Sandbox) -> None:
+    def __init__(
+        self, settings: BenchSettings, store: Store, checks: Checks, sandbox: Sandbox
+    ) -> None:
         self._sandbox = sandbox
         self._threads = StoreThreads(store, THREADS)
         self._checks = checks

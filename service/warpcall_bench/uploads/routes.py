@@ -23,6 +23,7 @@ from warpcall.implementations import (
     ImplementationList,
     UploadedImplementation,
 )
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import Filter
 from warpcall_bench.uploads.models import Cursor, ListedName, UploadRequest, Version
 from warpcall_bench.uploads.service import ImplementationService
@@ -32,7 +33,6 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
-from warpcall_service.settings import Settings
 
 # Of a body beside the source. JSON writes a line end, a quote or a backslash as two characters.
 FURTHER_BYTES = 4 << 10
@@ -45,7 +45,7 @@ OneVersion = Annotated[
 Limit = Annotated[int, Query(ge=1, le=500, description="On the number of uploaded ones")]
 
 
-def implementations(settings: Settings, service: ImplementationService) -> APIRouter:
+def implementations(settings: BenchSettings, service: ImplementationService) -> APIRouter:
     """The routes to upload implementations, and to list, read and delete them."""
     router = APIRouter(prefix="/v1/implementations", tags=["implementations"])
     uploading = needs("upload")
@@ -134,6 +134,6 @@ def implementations(settings: Settings, service: ImplementationService) -> APIRo
     return router
 
 
-def most_bytes(settings: Settings) -> int:
+def most_bytes(settings: BenchSettings) -> int:
     """The most bytes that the body of an upload may have."""
     return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES

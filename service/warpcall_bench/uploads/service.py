@@ -23,6 +23,7 @@ from warpcall.implementations import (
 from warpcall_bench.runs.operator_modules import KERNELS, OperatorModule, OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_bench.runs.sources import SourceUnknown, module_file
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import database, job_uploads, views
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.database import IMPLEMENTATIONS, REFERENCE, Filter, check_room
@@ -38,7 +39,6 @@ from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.messages import frame
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.text import brief
@@ -52,7 +52,7 @@ class ImplementationService:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         engine: Engine,
         store: Store,
         modules: OperatorModules,

@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import sessions, users
+from warpcall_service.extension import load_settings
 from warpcall_service.identity import Role
-from warpcall_service.settings import Settings, SettingsError
+from warpcall_service.settings import SettingsError
 from warpcall_service.store.database import Store, StoreError
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
@@ -230,7 +231,7 @@ def migrate() -> None:
 def _store() -> Iterator[Store]:
     """The database of this environment. An error becomes one line on stderr and an exit status."""
     try:
-        settings = Settings.load()
+        settings = load_settings()
         url = settings.database_url
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from warpcall_service import logs
+from warpcall_service.extension import load_settings
 from warpcall_service.http.listen import ServerError
 from warpcall_service.nodes.server_identity import (
     IdentityTaken,
@@ -47,7 +48,7 @@ def main() -> None:
     logs.set_up(quiet=args.quiet, json_lines=not args.short_log, server=args.name)
     place = Place(args.name, args.public_port, args.ready_fd)
     try:
-        settings = Settings.load(**_settings(args.overrides))
+        settings = load_settings(**_settings(args.overrides))
         _await_predecessor(settings, args.name)
         serve(settings, place)
     except (SettingsError, ServerError) as error:

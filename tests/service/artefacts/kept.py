@@ -15,10 +15,10 @@ from tests.service.stored import number
 from warpcall_bench.artefacts.service import Artefacts, NewArtefact
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
 TEXT = NewArtefact(name="notes.txt", kind="note", media_type="text/plain; charset=utf-8")
@@ -58,7 +58,7 @@ class Here:
 def keeping(database: Database, store: Store, **settings: Any) -> Here:
     """The artefacts of a server with these settings."""
     folder = Path(database.settings["WARPCALL_DATA_DIR"])
-    chosen = Settings(data_dir=folder, **settings)
+    chosen = BenchSettings(data_dir=folder, **settings)
     identity = ServerIdentity.of(chosen)
     membership = Membership(LocalEngine(chosen), store, identity, "http://x", lambda: False)
     identity.release()  # for a real server, which follows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from warpcall_bench.artefacts import ncu
-from warpcall_service.settings import Settings
+from warpcall_bench.settings import BenchSettings
 
 GPU = ["cuda:0"]
 
@@ -35,31 +35,33 @@ def test_it_is_found_in_the_path(
 ) -> None:
     monkeypatch.setenv("PATH", f"/nowhere:{tmp_path}")
 
-    assert ncu.program(Settings.load()) == program
-    assert ncu.program(Settings.load(ncu="none")) == ""
+    assert ncu.program(BenchSettings.load()) == program
+    assert ncu.program(BenchSettings.load(ncu="none")) == ""
 
 
 def test_a_link_to_it_is_followed(program: str, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(program)
 
-    assert ncu.program(Settings.load(ncu=str(link))) == program
-    assert ncu.program(Settings.load(ncu=str(tmp_path / "gone"))) == ""
+    assert ncu.program(BenchSettings.load(ncu=str(link))) == program
+    assert ncu.program(BenchSettings.load(ncu=str(tmp_path / "gone"))) == ""
 
 
 def test_a_server_that_can_profile(program: str, tmp_path: Path) -> None:
     files = driver(tmp_path, admin_only=False)
 
-    assert ncu.trouble(Settings.load(ncu=program), GPU, sandboxed=True, **files) == ""
+    assert ncu.trouble(BenchSettings.load(ncu=program), GPU, sandboxed=True, **files) == ""
     assert (
-        ncu.trouble(Settings.load(ncu=program), GPU, sandboxed=False, parameters=tmp_path / "x")
+        ncu.trouble(
+            BenchSettings.load(ncu=program), GPU, sandboxed=False, parameters=tmp_path / "x"
+        )
         == ""
     )
 
 
 def test_without_a_gpu_or_the_program(program: str) -> None:
-    without_gpu = ncu.trouble(Settings.load(ncu=program), ["cpu"], sandboxed=False)
-    without_program = ncu.trouble(Settings.load(ncu="none"), GPU, sandboxed=False)
+    without_gpu = ncu.trouble(BenchSettings.load(ncu=program), ["cpu"], sandboxed=False)
+    without_program = ncu.trouble(BenchSettings.load(ncu="none"), GPU, sandboxed=False)
 
     assert "no GPU" in without_gpu
     assert "set WARPCALL_NCU to the path of ncu" in without_program
@@ -78,7 +80,7 @@ def test_the_driver_may_forbid_it(
 ) -> None:
     files = driver(tmp_path, True, capabilities)
 
-    why = ncu.trouble(Settings.load(ncu=program), GPU, sandboxed=sandboxed, **files)
+    why = ncu.trouble(BenchSettings.load(ncu=program), GPU, sandboxed=sandboxed, **files)
 
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in why) is forbidden
     assert ("from the sandbox" in why) is sandboxed

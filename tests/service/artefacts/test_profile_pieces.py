@@ -23,8 +23,8 @@ from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.events import ProfileMade
 from warpcall_bench.runs.frames import FrameReader, FrameRefused
 from warpcall_bench.runs.messages import PIECE_BYTES, ProfileTask, Task
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.messages import frame
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
 MOST = 2 * PIECE_BYTES
@@ -113,7 +113,7 @@ def test_what_is_left_after_an_interruption(database: Database, store: Store) ->
         job = session.get_one(Job, number(store, job_id))
         lifecycle.save_case(session, job, 0, measured)
     here = keeping(database, store)
-    settings = Settings.load(
+    settings = BenchSettings.load(
         artefact_max_bytes=ByteSize(2048), ncu="none", job_stall_s=40.0, job_block_s=5.0
     )
 

@@ -30,6 +30,7 @@ from warpcall_bench.runs.messages import TAG_VARIABLE, Task
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.runner import Run
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.checks import Checks
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
@@ -41,7 +42,6 @@ from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> N
     """The whole path of a job, and 8 callers who never rest."""
 
     async def play() -> tuple[Watched, str, list[float]]:
-        settings = Settings.load(devices="cpu", arena_bytes=8 << 20)
+        settings = BenchSettings.load(devices="cpu", arena_bytes=8 << 20)
         engine = LocalEngine(settings)
         await engine.start()
         try:
@@ -179,7 +179,7 @@ def task() -> Task:
 
 def test_a_block_waits_for_the_calls_before_it_and_they_for_one_block() -> None:
     async def play() -> tuple[list[bool], bool]:
-        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+        engine = LocalEngine(BenchSettings.load(devices="cpu", arena_bytes=8 << 20))
         await engine.start()
         try:
             lane = engine.all_lanes[0]
@@ -257,7 +257,7 @@ def test_blocks_are_short_while_calls_wait_or_came_lately() -> None:
 
 def test_a_lane_tells_its_lease_of_its_calls() -> None:
     async def play() -> tuple[float, float]:
-        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+        engine = LocalEngine(BenchSettings.load(devices="cpu", arena_bytes=8 << 20))
         await engine.start()
         try:
             lease = engine.all_lanes[0].device_lease
@@ -296,7 +296,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
     asked = JobRequest.model_validate(JOB)
 
     async def play() -> tuple[LaneStatus, str, int, dict[str, float], bool]:
-        settings = Settings.load(devices="cpu", arena_bytes=8 << 20, data_dir=tmp_path)
+        settings = BenchSettings.load(devices="cpu", arena_bytes=8 << 20, data_dir=tmp_path)
         engine = LocalEngine(settings)
         store = Store(None, tmp_path)
         store.migrate()

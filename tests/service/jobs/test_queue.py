@@ -24,12 +24,12 @@ from warpcall_bench.jobs.scheduler import Scheduler
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.jobs.tables import Job, JobShare
 from warpcall_bench.runs.operator_modules import OperatorModules
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
-from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
 
     async def play(job: str) -> tuple[str, int]:
         database = SlowDatabase(store)
-        settings = Settings.load(data_dir=tmp_path)
+        settings = BenchSettings.load(data_dir=tmp_path)
         modules = OperatorModules(settings)
         identity = ServerIdentity(tmp_path)
         membership = Membership(engine, store, identity, "http://x", lambda: False)

@@ -11,7 +11,8 @@ from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client
 from tests.service.monitors.lab import HOUR_S, JOB, add
 from tests.service.requests import problem_of
-from warpcall_service.settings import Settings, SettingsError
+from warpcall_bench.settings import BenchSettings
+from warpcall_service.settings import SettingsError
 
 
 def test_without_the_setting_no_url_is_accepted(sqlite: Database) -> None:
@@ -149,6 +150,6 @@ def refused(server: Server, url: str) -> str:
 )
 def test_an_entry_that_is_no_host_stops_the_start(given: str) -> None:
     with pytest.raises(SettingsError, match="must be hosts such as") as caught:
-        Settings.load(webhook_hosts=given)
+        BenchSettings.load(webhook_hosts=given)
 
     assert "WARPCALL_WEBHOOK_HOSTS" in str(caught.value)

@@ -16,7 +16,7 @@ import pytest
 
 from warpcall_bench.runs.one_shot import run_one_shot
 from warpcall_bench.runs.sandbox import Sandbox
-from warpcall_service.settings import Settings
+from warpcall_bench.settings import BenchSettings
 
 ROOT = str(Path(__file__).parents[3])
 LIMIT_S = 60.0
@@ -34,11 +34,11 @@ Outcomes = dict[str, list[Any]]
 
 def settings(
     data_dir: Path, uploads: Literal["sandboxed", "trusted"] = "sandboxed", **changes: Any
-) -> Settings:
+) -> BenchSettings:
     """Settings of a server that has a secret in its data folder."""
     data_dir.mkdir(exist_ok=True)
     (data_dir / "secret").write_text("a key")
-    return Settings(data_dir=data_dir, uploads=uploads, **changes)
+    return BenchSettings(data_dir=data_dir, uploads=uploads, **changes)
 
 
 def sandbox(data_dir: Path, **changes: Any) -> Sandbox:
@@ -56,7 +56,7 @@ def bubblewraps() -> list[psutil.Process]:
 
 
 def tried(
-    codes: Mapping[str, str], given: Settings, limit_s: float = LIMIT_S, **values: Any
+    codes: Mapping[str, str], given: BenchSettings, limit_s: float = LIMIT_S, **values: Any
 ) -> Outcomes:
     """Try each code, the body of a function that sees `values`.
 

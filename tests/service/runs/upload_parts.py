@@ -22,8 +22,8 @@ from tests.service.runs.sandboxes import ROOT
 from warpcall_bench.peers import child as upload_child
 from warpcall_bench.runs.messages import TAG_VARIABLE, ReaperReport, UploadLaunch
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Job:
 
 @contextmanager
 def running_job(
-    given: Settings,
+    given: BenchSettings,
     folder: Path,
     *,
     memory_bytes: int = 8 << 30,
