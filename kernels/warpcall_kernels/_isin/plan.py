@@ -100,8 +100,10 @@ OVERLAPPING, OVERLAPPING_IN_BITS, OVERLAPPING_ADDED = 1 << 18, 1 << 20, 1 << 17
 
 # LARGE: values and warps of a program that builds: the first entry with at least as many test elements. The threads of
 # one warp wait for no other. On an H200, sparse and dense: 2^22 int32 in 2^20: 68 and 54 us, 72 and 55 with 128 values
-# and 2 warps. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with 64 values.
+# and 2 warps. 2^12 sparse int32 in 2^14: 10.1 us, 10.7 with 64 values. A bitmap of all values of 32 bits has more
+# values at a time.
 BUILT = ((1 << 15, 32, 1), (EVERY, 64, 1))
+BUILT_IN_ALL_BITS = ((EVERY, 128, 2),)
 # Elements of a block, warps, and blocks of a program of LARGE or REVERSED that looks up: the first entry with
 # at least as many elements; and the same for a bitmap of all values of 32 bits. On an H200, LARGE, sparse, dense and
 # found: 2^18 int64 in 2^11: 11.5, 9.0 and 10.4 us, 11.6, 9.6 and 11.4 with two blocks of 64 by one warp; 2^20: 17.4,
@@ -116,7 +118,7 @@ LOOKED_UP = (
 # The first entry is taken for up to so many elements if there are at least as many test elements. 2^20 int32 in 2^20 by
 # LARGE: 44.3 and 33.9 us, 45.0 and 33.7 otherwise.
 LOOKED_UP_FIRST = 1 << 20
-LOOKED_UP_IN_ALL_BITS = {"BLOCK": 256, "num_warps": 4, "BLOCKS": 4}
+LOOKED_UP_IN_ALL_BITS = ((1 << 21, 256, 4, 2), (EVERY, 256, 4, 4))
 
 # REVERSED: elements and warps of a program that adds elements to the filter, as above. On an H200, 2^16 int32 in
 # 2^18, sparse and dense: 13.6 and 13.2 us, 15.4 and 14.8 with 512; 2^17 in 2^17: 14.9 and 12.5, 15.1 and 14.5 with 64;
@@ -286,30 +288,29 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     table = _with_room(table, wanted, most)
     shared = _shared(table, common)
     in_bits = table.kind is Kind.BITMAP
-    short = common.primitive_bitwidth <= 16
     overlapping = OVERLAPPING_IN_BITS if in_bits else OVERLAPPING
     waiting = _waiting()
     overlapped = {**waiting, "EARLY": waiting["PDL"] and n <= overlapping}
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
-    build: dict[str, Any] = {**shared, **_shape(BUILT, n), "n": n, "words": table.words}
+    build: dict[str, Any] = {**shared, "n": n}
+    probe: dict[str, Any] = {**shared, "m": m, "INVERT": invert}
     programs = _preparing(n)
     zero = _prepare(table, common, table.words, n, words[1], programs, early=shared["EARLY"])
     steps = [(zero, "tw")]
+    if common.primitive_bitwidth <= 16:
+        steps.append((plan_build_bits(build, words[1]), "tw"))
+        steps.append((plan_look_up_bits(probe, words[0]), "xwo"))
+        return SetPlan(table.words, table.word, tuple(steps))
     fused = programs if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
         whole |= {"PROGRAMS": programs, **overlapped}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
-    build |= {"PROGRAMS": fused, "LOOK": _look(n)}
-    probe = {**shared, "m": m, "INVERT": invert}
-    if short:
-        steps.append((plan_build_bits(build, words[1]), "tw"))
-        steps.append((plan_look_up_bits(probe, words[0]), "xwo"))
-    else:
-        probe |= LOOKED_UP_IN_ALL_BITS if in_bits else _looked_up(m, n)
-        steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
-        types = (words[0], None, None)
-        steps.append((_over(m, probe_kernel, probe, types, probe["BLOCKS"]), "xwo"))
+    build |= {"words": table.words, "PROGRAMS": fused, "LOOK": _look(n)}
+    build |= _shape(BUILT_IN_ALL_BITS if in_bits else BUILT, n)
+    probe |= _shape(LOOKED_UP_IN_ALL_BITS, m) if in_bits else _looked_up(m, n)
+    steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
+    steps.append((_over(m, probe_kernel, probe, (words[0], None, None), probe["BLOCKS"]), "xwo"))
     return SetPlan(table.words + 2 * programs, table.word, tuple(steps))
 
 

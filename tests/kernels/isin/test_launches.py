@@ -186,6 +186,16 @@ def test_the_programs_of_large_that_look_up() -> None:
     assert found == looked_up
 
 
+@pytest.mark.parametrize(("m", "blocks"), [(1 << 21, 2), ((1 << 21) + 1, 4)])
+def test_a_bitmap_of_all_values_of_32_bits_has_more_values_at_a_time(m: int, blocks: int) -> None:
+    _zero, build, probe = planned_set(Variant.LARGE, torch.int32, m, 1 << 25).launches
+
+    assert probe[0].arguments["SET"] == "bits"
+    assert [build[0].arguments[key] for key in ("BLOCK", "num_warps")] == [128, 2]
+    assert [probe[0].arguments[key] for key in ("BLOCK", "num_warps")] == [256, 4]
+    assert probe[0].arguments["BLOCKS"] == blocks
+
+
 def test_the_sanitizers_see_each_variant_that_makes_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for changed, name, value in every_kernel.LOWERED_THRESHOLDS:
         monkeypatch.setattr(changed, name, value)
