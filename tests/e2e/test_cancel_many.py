@@ -61,6 +61,14 @@ def test_several_ids_are_cancelled_though_one_of_them_is_unknown(
     assert [job["id"] for job in as_json] == [b, left]
 
 
+def test_unknown_ids_do_not_say_that_there_are_no_jobs(warpcall: Warpcall) -> None:
+    code, out, err = warpcall("cancel", "ffffffffffff", "eeeeeeeeeeee")
+
+    assert (code, out) == (1, "0 jobs cancelled\n")
+    assert "ffffffffffff" in err
+    assert "eeeeeeeeeeee" in err
+
+
 def test_jobs_with_a_tag_are_cancelled_and_then_all(gpu: Client, warpcall: Warpcall) -> None:
     night, other, third = submit(gpu, "night"), submit(gpu, "day"), submit(gpu)
 

@@ -144,10 +144,14 @@ def cancel(
         found = [asdict(job.info) for job, _ in done]
         print_json(found[0] if ids and len(ids) == 1 else found)
     else:
-        write_lines(*(_cancel_line(job, is_over) for job, is_over in done))
-        if not ids or len(ids) > 1:
-            count = sum(not is_over for _, is_over in done)
-            write_lines(f"{plural(count, 'job')} cancelled" if done else _none_unfinished(tag))
+        write_lines(*(_cancel_line(job, was_over) for job, was_over in done))
+        if not ids and not done:
+            write_lines(
+                "you have no unfinished jobs" + (f" with the tag {tag}" if tag is not None else "")
+            )
+        elif not ids or len(ids) > 1:
+            count = sum(not was_over for _, was_over in done)
+            write_lines(f"{plural(count, 'job')} cancelled")
     if failures:
         raise WarpcallError("; ".join(failures))
 
@@ -164,10 +168,6 @@ def _cancel_line(job: Job, was_over: bool) -> str:
         return f"{job.id} had ended before: {job.state}"
     kept = f"{job.cases_done} of {plural(job.cases_total, 'case')} measured"
     return f"{job.id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}"
-
-
-def _none_unfinished(tag: str | None) -> str:
-    return "you have no unfinished jobs" + (f" with the tag {tag}" if tag is not None else "")
 
 
 def _unfinished(gpu: Client, tag: str | None) -> list[Job]:
