@@ -113,7 +113,7 @@ class Services:
             schemas=SCHEMAS,
             webhooks=webhooks.OPENAPI,
             metrics=self._metrics,
-            readiness=lambda: {"uploads": self._sandbox.status},
+            uploads=lambda: self._sandbox.status,
             problem_page=_problem_page,
             login_location=login_location,
         )

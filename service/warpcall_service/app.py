@@ -102,7 +102,7 @@ def create_app(
         *parts.routers,
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
-        health.health(engine, metrics, account_sync, parts.readiness, stopping),
+        health.health(engine, metrics, account_sync, parts.uploads, stopping),
         oip_routes.routes(
             settings,
             engine,

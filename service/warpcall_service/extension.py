@@ -126,7 +126,7 @@ class Parts:
         schemas: models and dataclasses that operations refer to by name in `openapi_extra`.
         webhooks: of OpenAPI: the requests that the server sends, by name.
         metrics: returns its metrics at each scrape.
-        readiness: returns members of the answer of `/readyz`.
+        uploads: returns whether uploaded code can run, for `/readyz`, as `warpcall.health` has it.
         problem_page: returns a problem as a page; None for requests that do not want pages.
         login_location: returns where a browser that needs a session for a request gets one; None
             for all other requests.
@@ -136,7 +136,7 @@ class Parts:
     schemas: Sequence[type[Any]] = ()
     webhooks: Mapping[str, Any] = field(default_factory=dict)
     metrics: Callable[[], Iterable[Metric]] = tuple
-    readiness: Callable[[], Mapping[str, str]] = dict
+    uploads: Callable[[], str] = lambda: "off"
     problem_page: Callable[[Request, Problem, str], Response | None] = lambda *_: None
     login_location: Callable[[Scope, Problem], str | None] = lambda *_: None
 

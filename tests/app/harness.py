@@ -24,7 +24,6 @@ import httpx
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 URL = "http://localhost"  # a server without keys answers to no other name
-
 SMALL: Mapping[str, Any] = {"arena_bytes": "64MiB", "devices": "cpu"}
 
 Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]

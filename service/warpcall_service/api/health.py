@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 
 from fastapi import APIRouter, Response
@@ -31,13 +31,13 @@ def health(
     engine: LocalEngine,
     metrics: Metrics,
     account_sync: AccountSync,
-    readiness: Callable[[], Mapping[str, str]],
+    uploads: Callable[[], str],
     stopping: Callable[[], bool],
 ) -> APIRouter:
     """The routes of probes, and the metrics.
 
     Args:
-        readiness: returns what an extension adds to the answer of `/readyz`.
+        uploads: returns whether uploaded code can run.
     """
     router = APIRouter(tags=["health"])
 
@@ -63,7 +63,7 @@ def health(
         found = Health(
             status="ready" if ready else "unready",
             reasons=reasons,
-            uploads=readiness().get("uploads", "off"),
+            uploads=uploads(),
             lanes=[Lane(**{name: getattr(lane, name) for name in SHOWN}) for lane in lanes],
         )
         return Response(to_json(found), 200 if ready else 503, media_type=JSON)

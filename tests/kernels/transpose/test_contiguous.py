@@ -24,7 +24,7 @@ def transposed(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
 @pytest.mark.parametrize(
     "dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float32, torch.float64]
 )
-@pytest.mark.parametrize("shape", [(3, 5), (40, 70), (4, 1, 33), (2, 17, 6, 3)])
+@pytest.mark.parametrize("shape", [(3, 5), (40, 70), (4, 1, 33), (2, 17, 6, 3), (2,) * 14])
 def test_transposed_operands_are_copied_by_a_kernel(
     shape: tuple[int, ...], dtype: torch.dtype, device: str, launched: list[Launch]
 ) -> None:
