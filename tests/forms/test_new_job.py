@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ import pytest
 
 from tests.forms.conftest import MARKUP, FormsLab, errors_of, fields_of, filled, new_word
 from tests.service.job_requests import client, ended, submit
+from warpcall.jobs.request import OPTIONS, JobRequest
+from warpcall_bench.jobs import models
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +58,18 @@ def test_the_form_has_a_field_for_everything_that_the_op_declares(lab: FormsLab)
         assert [name for name in wanted if f'name="{name}"' not in page] == []
         dtypes = re.findall(r'name="dtype" value="(\w+)"', page)
         assert sorted(dtypes) == sorted(op["inputs"][0]["dtypes"])
+
+
+def test_the_form_has_a_field_for_every_option_with_a_label(lab: FormsLab) -> None:
+    page = form(lab).text
+
+    labelled = {name: option for name, option in OPTIONS.items() if option.label}
+    assert [name for name in labelled if f'name="{name}"' not in page] == []
+    assert [one.label for one in labelled.values() if one.label not in page] == []
+
+
+def test_the_server_knows_the_fields_of_the_sdk() -> None:
+    assert {*models.JobRequest.model_fields} == {field.name for field in fields(JobRequest)}
 
 
 def test_a_submitted_form_becomes_a_job_that_runs(lab: FormsLab) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from warpcall import Client
-from warpcall._cli.bench import GpuModel, NodeName, Private
 from warpcall._cli.files import UsageError
+from warpcall._cli.job_options import job_options
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.output import Json, Url, op_names, write_lines
 from warpcall._cli.uploads import described, job_names, upload_of
@@ -19,6 +19,7 @@ app = typer.Typer()
 
 
 @app.command()
+@job_options(only=("private", "gpu", "node"), before="fresh")
 def check(
     op: Annotated[
         str,
@@ -35,14 +36,12 @@ def check(
             "Can be repeated.",
         ),
     ] = None,
-    private: Private = None,
-    gpu_model: GpuModel = None,
-    node: NodeName = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Check again what you have checked before.")
     ] = False,
     as_json: Json = False,
     url: Url = None,
+    **options: Any,
 ) -> None:
     """Compare your kernel with the reference in odd cases.
 
@@ -59,6 +58,7 @@ def check(
         raise UsageError("check needs a file: --mine my_kernel.py")
     uploads = [upload_of(given) for given in mine]
     with Client(url) as gpu:
+        private = options["private"]
         found = [upload.send(gpu, without_version(op), private=private) for upload in uploads]
         if not as_json:
             write_lines(
@@ -69,8 +69,6 @@ def check(
             implementations=job_names(found),
             precision="check",
             fresh=fresh,
-            private=private,
-            gpu=gpu_model,
-            node=node,
+            **options,
         )
         wait_and_print(gpu.jobs.submit(request), as_json=as_json)

@@ -12,27 +12,21 @@ import typer
 from warpcall import Client
 from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
+from warpcall._cli.job_options import flag_of, job_options
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
-from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, op_names, write_lines
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import described, job_names, upload_of
 from warpcall._jobs.names import is_problem, without_version
 from warpcall.errors import InvalidInput
-from warpcall.jobs import PRECISIONS, PRIORITIES, PROFILES
 from warpcall.jobs.request import JobRequest
 
-OPTIONS = {  # the option for each field that an error of the server can name
+OF_CASES = {  # the option for each field that an error of the server can name, beside a job's own
     "implementations": "--vs",
-    "tags": "--tag",
-    "note": "--note",
     "sweep": "--shape, --dtype",
     "case": "--shape, --dtype",
-    "gpu": "--gpu",
-    "node": "--node",
-    "profile": "--profile",
 }
-OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype", "case": "--size, --dtype"}
+OF_PROBLEMS = {**OF_CASES, "sweep": "--size, --dtype", "case": "--size, --dtype"}
 
 OpArguments = Annotated[
     list[str] | None,
@@ -64,32 +58,12 @@ Sizes = Annotated[
         "repeated.",
     ),
 ]
-Note = Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")]
-Private = Annotated[
-    bool | None,
-    typer.Option(
-        "--private/--public",
-        help="Let only you and administrators read the job and what it uploads, or let "
-        "all users. Default: an upload as the version before, the first public; a job "
-        "public unless it times a private upload or the server is set otherwise.",
-    ),
-]
-GpuModel = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="MODEL", help="Run on a GPU of this model, such as H200."),
-]
-NodeName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Run on this server or machine: an id or a host that `warpcall nodes` shows.",
-    ),
-]
 
 app = typer.Typer()
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
+@job_options(before="detach")
 def bench(
     context: typer.Context,
     op: Annotated[
@@ -123,13 +97,6 @@ def bench(
         ),
     ] = None,
     size: Sizes = None,
-    precision: Annotated[
-        str,
-        typer.Option(
-            help="Seconds for an implementation of a case: quick (2), standard (10), publish (60). "
-            "check compares results and times nothing."
-        ),
-    ] = "standard",
     check_only: Annotated[
         bool,
         typer.Option(
@@ -137,29 +104,6 @@ def bench(
             help="As --precision check: compare the results of these cases with the reference, and "
             "time nothing. With --mine, only uploads are checked by default.",
         ),
-    ] = False,
-    priority: Annotated[
-        str, typer.Option(help="In the queue: high (administrators), normal or low.")
-    ] = "normal",
-    tag: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Tag of the job. Can be repeated.")
-    ] = None,
-    note: Note = None,
-    private: Private = None,
-    gpu_model: GpuModel = None,
-    node: NodeName = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROFILER",
-            autocompletion=lambda: list(PROFILES),
-            help="Also run each implementation under torch's profiler (torch) or Nsight Compute "
-            "(ncu), or report what its kernels need (compile), after all cases are measured. "
-            "`warpcall artefacts ID` shows the files.",
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the results.")] = False,
     dry_run: Annotated[
@@ -171,6 +115,7 @@ def bench(
     ] = False,
     as_json: Json = False,
     url: Url = None,
+    **options: Any,
 ) -> None:
     """Time an op against other implementations.
 
@@ -183,18 +128,7 @@ def bench(
     warpcall bench permute --mine my_permute.py --shape 4096x4096 --dtype bf16 --dims 1,0
     warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024 --dtype bf16
     """
-    chosen = JobRequest(
-        op,
-        precision="check" if check_only else one_of("--precision", precision, PRECISIONS),
-        priority=one_of("--priority", priority, PRIORITIES),
-        tags=tag,
-        note=note,
-        fresh=fresh,
-        private=private,
-        gpu=gpu_model,
-        node=node,
-        profile=None if profile is None else one_of("--profile", profile, PROFILES),
-    )
+    chosen = JobRequest(op, **(options | ({"precision": "check"} if check_only else {})))
     uploads = [upload_of(given) for given in mine or ()]
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
@@ -202,7 +136,7 @@ def bench(
         _check_options(context, declaration)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         name = without_version(op)
-        found = [upload.send(gpu, name, private=private) for upload in uploads]
+        found = [upload.send(gpu, name, private=chosen.private) for upload in uploads]
         names = job_names(found)
         if not (names and chosen.precision == "check" and vs is None):
             names = implementations_of(op, vs, names)
@@ -250,7 +184,7 @@ def options_named(
         declaration: of the op. Each of its parameters is an option.
         more: the option for each field that only one command has.
     """
-    options = {**(OF_PROBLEMS if is_problem(op) else OPTIONS), **(more or {})}
+    options = {**(OF_PROBLEMS if is_problem(op) else OF_CASES), **(more or {})}
     params = {p["name"] for p in declaration["params"]}
     try:
         yield
@@ -262,7 +196,7 @@ def options_named(
         elif "sizes" in whole.split("."):
             known = "--size"
         else:
-            known = options.get(field)
+            known = options.get(field) or flag_of(field)
         if known is None:
             raise
         detail = error.detail.removeprefix("job.").removeprefix(f"{field}: ")

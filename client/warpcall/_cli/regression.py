@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from warpcall import Client
 from warpcall._cli.bench import (
     Dtypes,
-    GpuModel,
-    NodeName,
     OpArguments,
-    Private,
     Shapes,
     Sizes,
     options_named,
 )
 from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
+from warpcall._cli.job_options import job_options
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, OpName, Url, job_ids, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
@@ -42,6 +40,7 @@ app = typer.Typer()
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
+@job_options(only=("private", "gpu", "node"), before="markdown")
 def regression(
     op: OpName,
     arguments: OpArguments = None,
@@ -90,9 +89,6 @@ def regression(
     tag: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="Tag of the jobs. Can be repeated.")
     ] = None,
-    private: Private = None,
-    gpu_model: GpuModel = None,
-    node: NodeName = None,
     markdown: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +99,7 @@ def regression(
     ] = None,
     as_json: Json = False,
     url: Url = None,
+    **options: Any,
 ) -> None:
     """Check whether an implementation got slower.
 
@@ -119,16 +116,14 @@ def regression(
         op,
         precision=one_of("--precision", precision, TIMED_PRECISIONS),
         tags=tag,
-        private=private,
-        gpu=gpu_model,
-        node=node,
+        **options,
     )
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)
         swept = baseline is None or any((shape, dtype, size, arguments))
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or []) if swept else None
         quiet = as_json or markdown == STANDARD_OUTPUT
-        names = _uploaded(gpu, without_version(op), [base, head], private, quiet=quiet)
+        names = _uploaded(gpu, without_version(op), [base, head], chosen.private, quiet=quiet)
         with options_named(op, declaration):
             found = gpu.regressions.check(
                 replace(chosen, sweep=sweep),

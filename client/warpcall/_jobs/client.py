@@ -247,9 +247,8 @@ class Jobs(_JobsBase[Job]):
 
         Args:
             op: name of the op or of a problem, or a whole request.
-            options: `implementations`, `cases`, `sweep`, `precision`, `priority`, `tags`, `note`,
-                `fresh`, `private`, `gpu`, `node` and `profile`, as `warpcall.JobRequest` describes them.
-                Beside a whole request they replace its fields.
+            options: the other fields of `warpcall.JobRequest`, which describes them. Beside a whole
+                request they replace its fields.
             idempotency_key: a second submission with the same key finds the job of the first one.
                 By default each call uses a new key, so that a retry after a lost answer makes no
                 second job.

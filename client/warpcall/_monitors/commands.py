@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from warpcall import Client
 from warpcall._cli.bench import (
     Dtypes,
-    GpuModel,
-    NodeName,
-    Note,
     OpArguments,
-    Private,
     Shapes,
     Sizes,
     options_named,
 )
 from warpcall._cli.declarations import declaration_of
+from warpcall._cli.job_options import job_options
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import (
     Json,
@@ -56,6 +53,7 @@ app = typer.Typer(
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
+@job_options(without=("precision", "priority", "tags", "fresh", "profile"))
 def add(
     op: OpName,
     arguments: OpArguments = None,
@@ -100,12 +98,9 @@ def add(
     tag: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="Tag of the jobs. Can be repeated.")
     ] = None,
-    note: Note = None,
-    private: Private = None,
-    gpu_model: GpuModel = None,
-    node: NodeName = None,
     as_json: Json = False,
     url: Url = None,
+    **options: Any,
 ) -> None:
     """Repeat a measurement, and find steps in its times.
 
@@ -119,10 +114,7 @@ def add(
         implementations=implementations_of(op, vs, []),
         precision=one_of("--precision", precision, TIMED_PRECISIONS),
         tags=tag,
-        note=note,
-        private=private,
-        gpu=gpu_model,
-        node=node,
+        **options,
     )
     every_s = round(seconds_of("--every", every))
     with Client(url) as gpu:

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, TypedDict
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Annotated, Any, TypedDict, get_origin, get_type_hints
 
 from warpcall._extras.arguments import check_choice
 from warpcall.dtypes import dtype_code
-from warpcall.jobs import PRECISIONS, PRIORITIES, PROFILES, Precision, Priority, Profile
+from warpcall.jobs import Precision, Priority, Profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How a field of JobRequest is offered to users: as an option of `warpcall bench` and, with a
+    `label`, as a field of the form of a new job. These build what they show from this.
+
+    Attributes:
+        help: what the option is, for the help of the command.
+        flags: its names on the command line.
+        metavar: what stands for its value in the help.
+        default: value that the command sends without the option.
+        choices: the values that are allowed, each with the words of the form; empty if there is no
+            list of them.
+        label: name of the field in the form; empty if the form has none.
+        hint: text below the field.
+    """
+
+    help: str
+    flags: tuple[str, ...]
+    metavar: str | None = None
+    default: str | bool | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    hint: str = ""
 
 
 class JobOptions(TypedDict, total=False):
@@ -73,20 +98,99 @@ class JobRequest:
     implementations: Sequence[str] | None = None
     cases: Sequence[Mapping[str, object]] | None = None
     sweep: Mapping[str, object] | None = None
-    precision: Precision | None = None
-    priority: Priority | None = None
-    tags: Sequence[str] | None = None
-    note: str | None = None
-    fresh: bool = False
-    private: bool | None = None
-    gpu: str | None = None
-    node: str | None = None
-    profile: Profile | None = None
+    precision: Annotated[
+        Precision | None,
+        Option(
+            help="Seconds for an implementation of a case: quick (2), standard (10), publish (60). "
+            "check compares results and times nothing.",
+            flags=("--precision",),
+            default="standard",
+            choices={"quick": "2 s", "standard": "10 s", "publish": "60 s", "check": "0 s"},
+            label="Precision",
+        ),
+    ] = None
+    priority: Annotated[
+        Priority | None,
+        Option(
+            help="In the queue: high (administrators), normal or low.",
+            flags=("--priority",),
+            default="normal",
+            choices={"high": "high", "normal": "normal", "low": "low"},
+            label="Priority",
+        ),
+    ] = None
+    tags: Annotated[
+        Sequence[str] | None,
+        Option(
+            help="Tag of the job. Can be repeated.",
+            flags=("--tag",),
+            metavar="WORD",
+            label="Tags to find the job by, optional",
+            hint="Words separated by spaces.",
+        ),
+    ] = None
+    note: Annotated[
+        str | None,
+        Option(
+            help="Note for readers.",
+            flags=("--note",),
+            metavar="TEXT",
+            label="Note for readers, optional",
+        ),
+    ] = None
+    private: Annotated[
+        bool | None,
+        Option(
+            help="Let only you and administrators read the job and what it uploads, or let all "
+            "users. Default: an upload as the version before, the first public; a job public "
+            "unless it times a private upload or the server is set otherwise.",
+            flags=("--private/--public",),
+            label="Who may read it",
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        Option(help="Run on a GPU of this model, such as H200.", flags=("--gpu",), metavar="MODEL"),
+    ] = None
+    node: Annotated[
+        str | None,
+        Option(
+            help="Run on this server or machine: an id or a host that `warpcall nodes` shows.",
+            flags=("--node",),
+            metavar="NAME",
+        ),
+    ] = None
+    profile: Annotated[
+        Profile | None,
+        Option(
+            help="Also run each implementation under torch's profiler (torch) or Nsight Compute "
+            "(ncu), or report what its kernels need (compile), after all cases are measured. "
+            "`warpcall artefacts ID` shows the files.",
+            flags=("--profile",),
+            metavar="PROFILER",
+            choices={
+                "torch": "torch: a trace of each implementation in each case, for Perfetto",
+                "ncu": "ncu: what limits each kernel, by Nsight Compute",
+                "compile": "compile: registers, spills and machine code of each kernel",
+            },
+            label="Profile",
+            hint="Made after all times are measured. The page of the job has the files.",
+        ),
+    ] = None
+    fresh: Annotated[
+        bool,
+        Option(
+            help="Measure again what you have measured before.",
+            flags=("--fresh",),
+            default=False,
+            label="Measure again what was measured before",
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, PRECISIONS)
-        check_choice("priority", self.priority, PRIORITIES)
-        check_choice("profile", self.profile, PROFILES)
+        for name, option in OPTIONS.items():
+            if option.choices:
+                check_choice(name, getattr(self, name), tuple(option.choices))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are given, as the server takes them: dtypes by their codes."""
@@ -102,6 +206,15 @@ class JobRequest:
         op, *options = self.to_dict().items()
         shown = "".join(f", {name}={value!r}" for name, value in options)
         return f"JobRequest({op[1]!r}{shown})"
+
+
+OPTIONS: Mapping[str, Option] = {
+    name: note
+    for name, hint in get_type_hints(JobRequest, include_extras=True).items()
+    if get_origin(hint) is Annotated
+    for note in hint.__metadata__
+}
+"""The options of a job by the field that has each, in the order in which users see them."""
 
 
 def _with_codes(case: Any) -> Any:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput, Problem
-from warpcall.jobs import PRECISIONS, JobDetails, JobPreview, Queue
+from warpcall.jobs import JobDetails, JobPreview, Queue
 from warpcall_bench.forms import new_job
 from warpcall_bench.forms.new_job import dtypes_of, field_of, read_job
 from warpcall_bench.forms.ops import Declared, Ops, is_problem
@@ -27,12 +27,6 @@ from warpcall_service.identity import Caller
 
 MAX_BUTTON_BYTES = 4096
 LISTED = 200  # uploaded implementations in the form; others are typed
-SECONDS = {
-    "quick": 2,
-    "standard": 10,
-    "publish": 60,
-    "check": 0,
-}  # for each implementation of a case
 
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]
@@ -112,8 +106,8 @@ class JobForms:
             choices=await self._choices(caller, op, form),
             common_dtypes=common,
             other_dtypes=others,
-            precisions=[(name, SECONDS[name]) for name in PRECISIONS],
-            priorities=("high", "normal", "low") if caller.may("admin") else ("normal", "low"),
+            options=new_job.OPTIONS,
+            longest=new_job.LONGEST,
             cost=cost,
             token=form.token or new_token(),
             private_by_default=self._private,

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput
+from warpcall.jobs.request import OPTIONS as JOB_OPTIONS
 from warpcall_bench.forms.ops import Declared, is_problem
 from warpcall_bench.jobs.models import CHECK, JobRequest
 from warpcall_service.formats.form import CHOICE, Form
@@ -25,6 +26,23 @@ PROBLEM_DEFAULTS = ("torch",)  # the same, of a problem: its reference
 SHAPE = re.compile(r"\d{1,18}([x×]\d{1,18})*", re.ASCII)
 EXAMPLE_SHAPES = "4096x4096"
 SCALAR = "scalar"  # the shape without dims
+# The options of a job that the form has, and those whose texts are not their values.
+OPTIONS = {name: option for name, option in JOB_OPTIONS.items() if option.label}
+LONGEST = {  # texts, in characters
+    name: schema["maxLength"]
+    for name, schema in JobRequest.model_json_schema()["properties"].items()
+    if "maxLength" in schema
+}
+FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "tags": lambda text: re.split(r"[\s,]+", text.strip(", ")),
+    "private": CHOICE.get,
+    "fresh": bool,
+}
+TO_TEXT: dict[str, Callable[[Any], str]] = {
+    "tags": " ".join,
+    "private": lambda private: "yes" if private else "no",
+}
+NOT_COPIED = ("priority", "fresh")  # a job like another one chooses them again
 
 
 @dataclass
@@ -48,15 +66,10 @@ def read_job(form: Form, op: Declared) -> Read:
         _with_error(read, "cases", lambda: given.update(cases=_cases(cases)))
     elif not _has_odd_cases(form, op):
         given["sweep"] = read_sweep(read, form, op)
-    for name in ("precision", "priority", "note", "profile"):
-        if text := form.text(name):
-            given[name] = text
-    if tags := form.text("tags"):
-        given["tags"] = re.split(r"[\s,]+", tags.strip(", "))
-    if form.has("fresh"):
-        given["fresh"] = True
-    if (private := CHOICE.get(form.text("private"))) is not None:
-        given["private"] = private
+    for name in OPTIONS:
+        value = FROM_TEXT.get(name, str)(form.text(name)) if form.has(name) else None
+        if value is not None:
+            given[name] = value
     if read.errors:  # those of the other fields are found, too
         given = {name: given[name] for name in given if name not in ("cases", "sweep")}
         given["cases"] = [{"shape": [1], "dtype": "F32"}]
@@ -95,7 +108,7 @@ def field_of(at_fault: str, op: Declared) -> str:
     "sweep.dims" or "implementations.1"; "" if there is none."""
     parts = re.split(r"[.\s]", at_fault)
     first, last = parts[0], parts[-1]
-    if first in ("implementations", "tags", "note", "precision", "priority", "profile", "cases"):
+    if first in ("implementations", "cases", *OPTIONS):
         return first
     if first != "sweep":
         return ""
@@ -130,13 +143,9 @@ def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
             pairs += [(f"sizes.{name}", str(value)) for value in values if isinstance(value, str)]
             numbers = [str(value) for value in values if not isinstance(value, str)]
             pairs += [(f"sizes.{name}", " ".join(numbers))] if numbers else []
-    for name in ("precision", "note", "profile"):
-        if value := request.get(name):
-            pairs.append((name, value))
-    if (private := request.get("private")) is not None:
-        pairs.append(("private", "yes" if private else "no"))
-    if tags := request.get("tags"):
-        pairs.append(("tags", " ".join(tags)))
+    for name in OPTIONS:
+        if name not in NOT_COPIED and (value := request.get(name)) not in (None, "", []):
+            pairs.append((name, TO_TEXT.get(name, str)(value)))
     return Form.of(pairs)
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import Busy, Forbidden, InvalidInput, NotFound
 from warpcall.jobs import PRIORITIES, UNFINISHED
+from warpcall.jobs.request import OPTIONS
 from warpcall_bench.jobs import lifecycle, queue
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.models import JobRequest, without_version
@@ -390,9 +391,7 @@ def _measured_sha256(request: JobRequest, checked: Checked) -> str:
 
 def _sha256(request: JobRequest) -> str:
     # Without these fields, the hash is that of a server which did not know them.
-    unset = {
-        name for name in ("private", "gpu", "node", "profile") if getattr(request, name) is None
-    }
+    unset = {name for name in OPTIONS if getattr(request, name) is None}
     shown = request.model_dump(mode="json", exclude=unset)
     return hashlib.sha256(_text(shown).encode()).hexdigest()
 
