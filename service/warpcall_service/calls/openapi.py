@@ -87,7 +87,24 @@ RESPONSE_HEADERS = {
 _ID = parameter(
     "id", "a stored tensor", "path", type="string", pattern=f"^{wire.TENSOR_ID.pattern}$"
 )
+# A tensor of a request.
+_GIVEN: Schema = {
+    "anyOf": [
+        ref(Tensor),
+        {
+            "type": "array",
+            "description": "The values, nested as the shape is, with the dtype that numpy chooses "
+            "for such a list. A response in JSON says it in `dtypes`.",
+        },
+    ]
+}
+_GIVEN_TENSORS: Schema = {"type": "object", "additionalProperties": _GIVEN}
 _TENSORS: Schema = {"type": "object", "additionalProperties": ref(Tensor)}
+_DTYPES: Schema = {
+    "type": "object",
+    "description": "by name, the dtypes of inputs that came as plain lists",
+    "additionalProperties": {"type": "string"},
+}
 _STORED: Schema = {
     "type": "object",
     "description": "the tensors that are now stored on the device, by name",
@@ -98,7 +115,7 @@ _STORED: Schema = {
 def op_parts(op: Mapping[str, Any]) -> dict[str, Any]:
     """What declares the calls of an op to FastAPI."""
     required = [i["name"] for i in op["inputs"] if not i["optional"]]
-    inputs = {i["name"]: ref(Tensor) for i in op["inputs"]}
+    inputs = {i["name"]: _GIVEN for i in op["inputs"]}
     files = {i["name"]: {**BINARY, "description": i["doc"]} for i in op["inputs"]}
     texts = {p["name"]: {"type": "string", "description": p["doc"]} for p in op["params"]}
     return {
@@ -129,7 +146,9 @@ def program_parts() -> dict[str, Any]:
         "openapi_extra": _request(
             CALL_HEADERS,
             {"type": "object", "properties": text, "additionalProperties": BINARY},
-            _closed({"params": _closed({wire.PROGRAM_KEY: ref(Program)})}, {"inputs": _TENSORS}),
+            _closed(
+                {"params": _closed({wire.PROGRAM_KEY: ref(Program)})}, {"inputs": _GIVEN_TENSORS}
+            ),
         ),
     }
 
@@ -145,7 +164,7 @@ def put_parts(*, one: bool) -> dict[str, Any]:
         "openapi_extra": _request(
             [*([_ID] if one else []), TTL, DEVICE, TIMEOUT, REQUEST_ID],
             {"type": "object", "additionalProperties": BINARY},
-            _closed({"inputs": _TENSORS}),
+            _closed({"inputs": _GIVEN_TENSORS}),
         ),
     }
 
@@ -173,7 +192,8 @@ def _request(parameters: Sequence[Schema], form: Schema, json: Schema) -> Schema
 def _responses(outputs: Sequence[str] = ()) -> dict[int | str, Schema]:
     """A response with tensors in each of the formats; without their names, any tensors."""
     named: Schema = {"type": "object", "properties": {name: ref(Tensor) for name in outputs}}
-    json = _members({"outputs": named if outputs else _TENSORS}, {"stored": _STORED})
+    optional = {"stored": _STORED, "dtypes": _DTYPES}
+    json = _members({"outputs": named if outputs else _TENSORS}, optional)
     npy_too = {npy.MEDIA_TYPE: {"schema": BINARY}} if len(outputs) <= 1 else {}
     return _with_problems(
         "The outputs", {wire.MEDIA_TYPE: {"schema": BINARY}, **npy_too, JSON: {"schema": json}}

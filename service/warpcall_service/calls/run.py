@@ -135,7 +135,7 @@ class Calls:
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
         """Writes JSON for the response of a call; a long text is written into the arena."""
         allocate = functools.partial(self._allocate, exchange, upload)
-        return JsonWriter(self._json_semaphore, exchange.caller.name, allocate)
+        return JsonWriter(self._json_semaphore, exchange.caller.name, allocate, upload.dtypes)
 
     async def _allocate(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(

@@ -40,6 +40,7 @@ class Upload:
         target: the outputs are written to this slot from `target_offset` on; may be `source`.
         held: further slots that `release` frees together with these.
         is_cached: whether a request with the same head and the same header of its body has this plan.
+        dtypes: by name, the dtypes that were chosen for inputs that came as plain lists.
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class Upload:
     target_offset: int
     held: list[Slot] = field(default_factory=list)
     is_cached: bool = False
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def outputs(self) -> memoryview:
         """The bytes of the output region."""
@@ -220,7 +222,7 @@ class Uploads:
                     raise
         finally:
             text.release()
-        return complete(plan, slot)
+        return replace(complete(plan, slot), dtypes=decoded.dtypes)
 
     async def _read_form(self, call: _Call, boundary: bytes) -> Upload:
         """The outputs' memory is allocated at the end of the form, when its tensors are known."""

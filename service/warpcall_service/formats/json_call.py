@@ -2,6 +2,9 @@
 
 {"inputs": {"x": {"dtype": "F32", "shape": [2, 3], "data": [[1, 2, 3], [4, 5, 6]]}},
  "params": {"dims": [1, 0]}}
+
+A tensor can also be a list of its values, such as [[1, 2], [3, 4]]. It gets the shape of its nesting
+and the dtype that numpy chooses for such a list.
 """
 
 from __future__ import annotations
@@ -33,11 +36,13 @@ class JsonCall:
     Attributes:
         tensors: as `wire.lay_out` places them.
         arrays: their values by name, flat.
+        dtypes: by name, the dtypes that were chosen for plain lists.
     """
 
     tensors: tuple[TensorInfo, ...]
     arrays: dict[str, json_values.Array]
     params: Params
+    dtypes: dict[str, str]
 
     async def write(self, target: memoryview) -> None:
         """Copy the tensors' bytes to their places in `target`."""
@@ -74,20 +79,27 @@ def check_call(body: Mapping[str, Any]) -> JsonCall:
     for name, value in params.items():
         if isinstance(value, list):
             check_entries(name, len(value))
-    infos = {name: _info(name, entry) for name, entry in inputs.items()}
-    arrays = {
-        name: json_values.to_array(inputs[name]["data"], info) for name, info in infos.items()
-    }
-    return JsonCall(wire.lay_out(infos.values()), arrays, params)
+    tensors = {name: _tensor(name, entry) for name, entry in inputs.items()}
+    infos = {name: info for name, (info, _) in tensors.items()}
+    arrays = {name: json_values.to_array(data, info) for name, (info, data) in tensors.items()}
+    dtypes = {name: infos[name].dtype for name, entry in inputs.items() if isinstance(entry, list)}
+    return JsonCall(wire.lay_out(infos.values()), arrays, params, dtypes)
 
 
-def _info(name: str, entry: Any) -> TensorInfo:
+def _tensor(name: str, entry: Any) -> tuple[TensorInfo, object]:
+    """What a tensor is, and its values as JSON or as an array."""
     wire.check_name(name)
+    if isinstance(entry, list):
+        array, shape = json_values.plain_array(entry, name)
+        return wire.check_tensor(name, array.dtype.name, shape, CODES), array
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data"}:
         raise InvalidInput(
-            f"{name} must have dtype, shape and data, got {brief(entry)}", field=name
+            f"{name} must be a list of values, or have dtype, shape and data, got {brief(entry)}",
+            field=name,
         )
-    return wire.check_tensor(name, _dtype_name(entry["dtype"]), entry["shape"], CODES)
+    return wire.check_tensor(name, _dtype_name(entry["dtype"]), entry["shape"], CODES), entry[
+        "data"
+    ]
 
 
 def _dtype_name(given: Any) -> Any:

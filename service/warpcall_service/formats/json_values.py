@@ -56,6 +56,34 @@ def to_array(data: object, info: TensorInfo) -> Array:
     return _floats(cast("list[float]", leaves), _number_dtype(info), info)
 
 
+def plain_array(values: list[object], name: str) -> tuple[Array, list[int]]:
+    """Convert a list without a dtype to a flat array and the shape of the list's nesting.
+
+    The dtype is the one that numpy chooses: integers are int64, or uint64 if they need it, numbers
+    with a fraction and empty lists float64, true and false bool.
+
+    Args:
+        name: of the tensor, for messages.
+
+    Raises:
+        InvalidInput: the lists differ in length or depth, or a value is no number or too large.
+    """
+    shape, entry = list[int](), cast("object", values)
+    while isinstance(entry, list):
+        shape.append(len(entry))
+        entry = entry[0] if entry else None
+    leaves = _nested_leaves(values, shape, name, "")
+    leaves = [_WORDS.get(leaf, leaf) if type(leaf) is str else leaf for leaf in leaves]
+    for leaf in leaves:
+        if type(leaf) not in (bool, int, float):
+            wanted = 'numbers, true, false, "NaN", "Infinity" or "-Infinity"'
+            raise InvalidInput(f"{name} must hold {wanted}, got {brief(leaf)}", field=name)
+    array = np.array(leaves)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{name} must hold integers of at most 64 bits", field=name)
+    return array, shape
+
+
 def pieces(data: memoryview, info: TensorInfo, separators: tuple[str, str]) -> Iterator[str]:
     """The JSON text of the tensor with these bytes, in pieces that take some 1 ms each.
 
@@ -140,13 +168,18 @@ def _leaves(data: object, shape: tuple[int, ...], info: TensorInfo) -> list[obje
                 field=info.name,
             )
         return data
+    return _nested_leaves(data, shape, info.name, ", or one flat list")
+
+
+def _nested_leaves(data: object, shape: Sequence[int], name: str, otherwise: str) -> list[object]:
+    """The values of lists that are nested as a shape says; `otherwise` ends the message if not."""
     level = [data]
     for depth, size in enumerate(shape):
         if not all(isinstance(entry, list) and len(entry) == size for entry in level):
             raise InvalidInput(
-                f"{info.name} must be nested as its shape {info.shape} says: lists of {size} at "
-                f"depth {depth}, or one flat list",
-                field=info.name,
+                f"{name} must be nested as its shape {tuple(shape)} says: lists of {size} at depth "
+                f"{depth}{otherwise}",
+                field=name,
             )
         level = list(chain.from_iterable(cast("list[list[object]]", level)))
     return level

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from warpcall.wire import TensorInfo
@@ -33,11 +33,13 @@ class JsonWriter:
     Attributes:
         semaphore: held while a long text is on the heap, so that there is one at a time.
         allocate: allocates the memory for a long text.
+        dtypes: by name, the dtypes that were chosen for inputs without one, which the response says.
     """
 
     semaphore: FairSemaphore
     user: str
     allocate: Allocate
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     async def write(
         self,

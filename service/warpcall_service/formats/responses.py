@@ -132,7 +132,11 @@ class JsonFormat:
             info.name: {"dtype": info.dtype, "shape": info.shape, "data": None}
             for info in plan.outputs
         }
-        document = {"outputs": tensors, "stored": stored} if stored else {"outputs": tensors}
+        document: dict[str, Any] = {"outputs": tensors}
+        if stored:
+            document["stored"] = stored
+        if writer.dtypes:
+            document["dtypes"] = writer.dtypes
         return await writer.write(document, plan.outputs, outputs)
 
 

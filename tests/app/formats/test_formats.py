@@ -121,6 +121,92 @@ def test_json_takes_a_dtype_in_any_spelling(spelling: str, http: httpx.Client) -
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        [1, 2],
+        [[1, 2, 3], [4, 5, 6]],
+        [1, 2.5],
+        [True, False],
+        [True, 2],
+        [2**63, 1],
+        [],
+        [[], []],
+        [[[-(2**63)]]],
+        [1.5e300],
+    ],
+    ids=str,
+)
+def test_a_plain_list_gets_the_dtype_and_shape_that_numpy_chooses(
+    data: list[Any], http: httpx.Client
+) -> None:
+    x = np.array(data)
+    dims = ",".join(map(str, range(x.ndim)))
+
+    answers = [
+        http.post(f"{PERMUTE}?dims={dims}", json={"inputs": {"x": data}}, headers={"accept": kind})
+        for kind in (NPY, "application/json")
+    ]
+
+    assert same(read(answers[0]), x)
+    said = answers[1].json()
+    assert said["dtypes"] == {"x": said["outputs"]["out"]["dtype"]}
+
+
+def test_plain_lists_say_nan_as_strings_and_stand_beside_whole_tensors(http: httpx.Client) -> None:
+    body = {
+        "inputs": {
+            "elements": ["NaN", 1, "-Infinity"],
+            "test_elements": {"dtype": "F64", "shape": [1], "data": ["-Infinity"]},
+        }
+    }
+
+    answer = http.post("/v1/kernels/isin", json=body, headers={"accept": "application/json"})
+
+    out = {"dtype": "BOOL", "shape": [3], "data": [False, False, True]}
+    assert answer.json() == {"outputs": {"out": out}, "dtypes": {"elements": "F64"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        ([1, "2"], 'x must hold numbers, true, false, "NaN", "Infinity" or "-Infinity", got \'2\''),
+        ([[1], 2], "x must be nested as its shape (2, 1) says"),
+        ([[1, 2], [3]], "x must be nested as its shape (2, 2) says"),
+        ([1, None], "x must hold numbers"),
+        ([2**64], "x must hold integers of at most 64 bits"),
+        ([-1, 2**64], "x must hold integers of at most 64 bits"),
+        (json.loads("[" * 65 + "]" * 65), "the shape of x must be at most 64 integers from 0"),
+        ("1", "x must be a list of values, or have dtype, shape and data, got '1'"),
+        ({"data": [1]}, "x must be a list of values, or have dtype, shape and data"),
+    ],
+    ids=str,
+)
+def test_a_list_that_is_no_tensor_is_refused_with_the_reason(
+    data: Any, detail: str, http: httpx.Client
+) -> None:
+    answer = http.post(f"{PERMUTE}?dims=0", json={"inputs": {"x": data}})
+
+    assert problem_of(answer, 422, "invalid-input", "x").startswith(detail)
+
+
+def test_a_stored_tensor_and_a_program_can_come_as_plain_lists(http: httpx.Client) -> None:
+    step = {"name": "sum", "op": "transpose-add", "inputs": {"a": "x", "b": "x"}}
+    program = {"steps": [step], "outputs": {"y": "sum"}}
+
+    stored = http.put("/v1/tensors/plain", json={"inputs": {"x": [1, 2]}})
+    ran = http.post(
+        "/v1/programs",
+        json={"inputs": {"x": [[1.5]]}, "params": {"program": program}},
+        headers={"accept": "application/json"},
+    )
+
+    assert stored.json()["stored"]["x"]["dtype"] == "I64"
+    assert ran.json()["outputs"]["y"] == {"dtype": "F64", "shape": [1, 1], "data": [[3.0]]}
+    assert ran.json()["dtypes"] == {"x": "F64"}
+    assert http.delete("/v1/tensors/plain").status_code == 200
+
+
+@pytest.mark.parametrize(
     ("shape", "dims", "data"),
     [([], [], 7), ([0], [0], []), ([0, 2**40], [1, 0], []), ([2, 0, 3], [0, 1, 2], [])],
     ids=str,
