@@ -38,6 +38,7 @@ CORE = (
     "store",
     "http",
     "lanes",
+    "admission",
     "formats",
     "nodes",
     "extension",
@@ -78,6 +79,7 @@ PLATFORM = (
 ORDERS = {"warpcall_service": CORE, "warpcall_bench": PLATFORM}
 # All modules of the core that the platform imports. What it uses of a running server is in `Core`.
 INTERFACE = {
+    "admission",
     "auth.sessions",
     "auth.tables",
     "auth.usage",
@@ -101,10 +103,8 @@ INTERFACE = {
     "lanes.activity",
     "lanes.device_lease",
     "lanes.device_reading",
-    "lanes.fair_semaphore",
     "lanes.messages",
     "lanes.status",
-    "lanes.user_admission",
     "nodes.registry",
     "nodes.server_identity",
     "processes.child",

@@ -33,7 +33,7 @@ from tests.service.job_requests import BRIEF
 from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
-from warpcall_bench.jobs import read_admission
+from warpcall_bench.jobs import service as job_service
 from warpcall_bench.jobs.models import MAX_BODY_BYTES
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.calls import programs
@@ -322,8 +322,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "description of them and their tensors",
         "members of the JSON of an upload": f"{flat_json.MAX_MEMBERS}, whose values are texts, "
         "true, false or null",
-        "results and comparisons of jobs": f"1 at a time for each user, {read_admission.MAX_WAITING} more "
-        f"wait; {read_admission.MAX_READS} at a time in all",
+        "results and comparisons of jobs": f"1 at a time for each user, {job_service.MAX_WAITING} more "
+        f"wait; {job_service.MAX_READS} at a time in all",
     }
 
 

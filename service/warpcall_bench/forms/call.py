@@ -19,13 +19,13 @@ from warpcall_bench.forms.uploads import signature
 from warpcall_bench.jobs.models import Name
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.settings import BenchSettings
+from warpcall_service.admission import Admission
 from warpcall_service.extension import Calls
 from warpcall_service.formats import npy
 from warpcall_service.formats.form import Form, read_form
 from warpcall_service.formats.params import Params, from_text
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.lanes.user_admission import UserAdmission
 from warpcall_service.text import brief
 
 # A page holds its answer as text. Larger tensors are for clients.
@@ -118,9 +118,7 @@ class PageCalls:
 
     def __init__(self, settings: BenchSettings, calls: Calls) -> None:
         self._calls = calls
-        self.admission = UserAdmission(
-            "calls from pages", CALLS, MAX_WAITING, settings.queue_timeout_s
-        )
+        self.admission = Admission("calls from pages", CALLS, MAX_WAITING, settings.queue_timeout_s)
 
     async def run(self, exchange: Exchange, op: Mapping[str, Any], form: Form) -> Answer:
         """Run a call.

@@ -7,6 +7,7 @@ Reads for users have other threads than the scheduler and submissions, so that t
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy.orm import Session
 
 from warpcall_bench.jobs import events
-from warpcall_service.lanes.fair_semaphore import FairSemaphore
+from warpcall_service.admission import Admission
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 
@@ -32,7 +33,7 @@ class UserReads:
 
     def __init__(self, store: Store, threads: int) -> None:
         self.threads = StoreThreads(store, threads)
-        self._semaphore = FairSemaphore(threads)
+        self._admission = Admission("reads", threads, math.inf, None, of_user=threads)
 
     async def read(
         self,
@@ -46,7 +47,7 @@ class UserReads:
         Raises:
             StoreError: the database cannot be read, or does not answer.
         """
-        async with self._semaphore.acquire(user, 0):
+        async with self._admission.admitted(user):
             return await self.threads.read(lambda session: function(session, *args, **kwargs))
 
 

@@ -41,6 +41,7 @@ from warpcall_bench.runs.events import (
 )
 from warpcall_bench.runs.runner import Outcome
 from warpcall_bench.uploads import odd_cases
+from warpcall_service.admission import TokenBucket
 from warpcall_service.store.database import StoreError
 
 RETRY_S = 1.0  # between two attempts to write a change
@@ -131,8 +132,7 @@ class RunRecorder:
         self._state: State = "preparing"
         self._phase: tuple[object, ...] = ()
         self._phase_at = 0.0
-        self._tokens = PROGRESS_BURST
-        self._filled_at = time.monotonic()
+        self._bucket = TokenBucket(PROGRESS_BURST, 1 / PROGRESS_PER_S, time.monotonic())
         self._changes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write())
 
@@ -209,11 +209,8 @@ class RunRecorder:
         now = time.monotonic()
         if phase == self._phase and now <= self._phase_at + PROGRESS_S:
             return
-        grown = self._tokens + (now - self._filled_at) * PROGRESS_PER_S
-        self._tokens, self._filled_at = min(PROGRESS_BURST, grown), now
-        if self._tokens < 1 or self._changes.qsize() >= MAX_WAITING:
+        if self._changes.qsize() >= MAX_WAITING or self._bucket.take(now):
             return
-        self._tokens -= 1
         self._phase, self._phase_at = phase, now
         self.put(lambda session, job: append_event(session, job, "progress", fields), repeats=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -16,7 +17,6 @@ from warpcall_bench.jobs import comparison, events, exports, results, submission
 from warpcall_bench.jobs.checking import JobChecks
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.models import JobChange, JobRequest
-from warpcall_bench.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_bench.jobs.scheduler import Scheduler
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.runs.messages import Checked
@@ -24,6 +24,7 @@ from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.checks import Checks
+from warpcall_service.admission import Admission
 from warpcall_service.extension import Accounts, Engine, Nodes
 from warpcall_service.identity import Caller
 from warpcall_service.store.database import Store
@@ -31,6 +32,10 @@ from warpcall_service.store.database import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MAX_READS = (
+    32  # exports and comparisons at once; each holds one or two parts of its answer, about 1 MB
+)
+MAX_WAITING = 8  # of one user, besides the one that runs
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
 
@@ -60,9 +65,13 @@ class JobService:
         self.scheduler = Scheduler(
             settings, engine, self._database, modules, accounts, nodes, artefacts
         )
-        self._heavy = ReadAdmission(settings.queue_timeout_s)
+        self._heavy = Admission(
+            "exports and comparisons", MAX_READS, MAX_WAITING, settings.queue_timeout_s
+        )
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
-        self._streams = StreamLimit(settings.user_max_streams)
+        self._streams = Admission(
+            "streams of events", math.inf, 0, None, of_user=settings.user_max_streams
+        )
 
     def start(self) -> None:
         """Begin to run jobs in the running event loop. The engine must have been started."""
@@ -204,7 +213,7 @@ class JobService:
             NotFound: there is no such job, or it is private to another user.
             Busy: the user has too many streams open.
         """
-        with self._streams.opened(caller.name):
+        async with self._streams.admitted(caller.name):
             number = await self._database.lookups.read(caller.name, _number, caller, job_id)
             while True:
                 changed = self._database.subscribe(number)

@@ -30,6 +30,7 @@ from warpcall_bench.runs.results import (
     Us,
 )
 from warpcall_bench.runs.stored_results import MAX_COUNT, MOST
+from warpcall_service.admission import TokenBucket
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.text import printable
 
@@ -145,8 +146,8 @@ class FrameReader:
         self._odd = {*task.get("odd", [])}  # uploads whose odd cases may be reported
         self._profiles = _ProfilePieces(task)
         self._ready = self._leased = self._ended = False
-        self._left_s = LOOP_BURST_S  # of the event loop's time
-        self._filled_at = time.monotonic()
+        # Its tokens are seconds of the event loop's time.
+        self._loop_time = TokenBucket(LOOP_BURST_S, 1 / LOOP_SHARE, time.monotonic())
 
     async def read(self) -> Frame:
         """Read and check the next frame, after a pause if the process sends too much.
@@ -224,10 +225,7 @@ class FrameReader:
 
     async def _pace(self, took_s: float) -> None:
         """Let other tasks run, and wait if the process has taken too much of the loop's time."""
-        now = time.monotonic()
-        grown_s = self._left_s + (now - self._filled_at) * LOOP_SHARE
-        self._left_s, self._filled_at = min(LOOP_BURST_S, grown_s) - took_s, now
-        await asyncio.sleep(max(0.0, -self._left_s / LOOP_SHARE))
+        await asyncio.sleep(self._loop_time.spend(time.monotonic(), took_s))
 
 
 class _ProfilePieces:

@@ -23,7 +23,7 @@ from warpcall_bench.uploads.answers import (
     ImplementationAnswer,
     ProblemAnswer,
 )
-from warpcall_service.lanes.user_admission import UserAdmission
+from warpcall_service.admission import Admission
 
 IMPLEMENTATION_MODULE = "warpcall_bench.programs.upload_check"
 PROBLEM_MODULE = "warpcall_bench.programs.problem_check"
@@ -53,7 +53,7 @@ class Checks:
 
     def __init__(self, settings: BenchSettings) -> None:
         self._settings = settings
-        self._admission = UserAdmission(
+        self._admission = Admission(
             "checks of uploads", settings.upload_checks, MAX_WAITING, settings.call_timeout_s
         )
         self._ended: Counter[str] = Counter()

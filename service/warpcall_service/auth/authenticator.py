@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from warpcall.errors import Busy, Problem, Unauthorized, Unavailable
+from warpcall_service.admission import TokenBucket
 from warpcall_service.auth import api_keys, session_tokens
 from warpcall_service.auth.session_tokens import SessionRecord
 from warpcall_service.auth.users import Snapshot
@@ -297,27 +298,19 @@ def _network(address: str) -> str:
 
 
 class _Buckets:
-    """A token bucket for each name.
-
-    Args:
-        size: number of tokens that can be taken at once.
-        refill_s: seconds until there is one more.
-    """
+    """A token bucket for each name; `size` and `refill_s` are those of `TokenBucket`."""
 
     def __init__(self, size: int, refill_s: float) -> None:
         self._size = size
         self._refill_s = refill_s
-        self._full_at: OrderedDict[str, float] = OrderedDict()  # when each bucket is full again
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take one token; 0, or if there was none the seconds until there is one."""
+        """As `TokenBucket.take`, now and from the bucket of `name`."""
         now = time.monotonic()
-        full_at = max(self._full_at.get(name, now), now) + self._refill_s
-        wait_s = full_at - now - self._size * self._refill_s
-        if wait_s > 0:
-            return wait_s
-        self._full_at[name] = full_at
-        self._full_at.move_to_end(name)
-        if len(self._full_at) > MAX_NAMES:
-            self._full_at.popitem(last=False)
-        return 0.0
+        if name not in self._buckets:
+            self._buckets[name] = TokenBucket(self._size, self._refill_s, now)
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > MAX_NAMES:
+            self._buckets.popitem(last=False)
+        return self._buckets[name].take(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warpcall.errors import Busy
+from warpcall_service.admission import TokenBucket
 from warpcall_service.identity import LOCAL
 from warpcall_service.settings import Settings
 
@@ -10,20 +11,19 @@ BURST_S = 1.0  # the rate's requests of this time may come at once
 
 
 class Account:
-    """The requests of one user: a token bucket, and the requests in progress.
+    """The requests of one user: those a second, and those in progress.
 
     Attributes:
         in_flight: requests that were accepted and are not answered yet.
-        allowance: tokens in the bucket at the time `at`, by time.monotonic().
+        bucket: has a token for each request that may be accepted now.
         mean_s: moving average of the seconds that a request takes.
     """
 
-    __slots__ = ("allowance", "at", "in_flight", "mean_s")
+    __slots__ = ("bucket", "in_flight", "mean_s")
 
-    def __init__(self, allowance: float, at: float) -> None:
+    def __init__(self, bucket: TokenBucket) -> None:
         self.in_flight = 0
-        self.allowance = allowance
-        self.at = at
+        self.bucket = bucket
         self.mean_s = 0.0
 
     def release(self, seconds: float) -> None:
@@ -34,7 +34,7 @@ class Account:
     def give_back(self) -> None:
         """Forget a request that was not begun after all."""
         self.in_flight -= 1
-        self.allowance += 1
+        self.bucket.give_back()
 
 
 class Limits:
@@ -64,21 +64,17 @@ class Limits:
         """
         account = self._accounts.get(user)
         if account is None:
-            account = self._accounts[user] = Account(self._burst, now)
-        allowance = account.allowance + (now - account.at) * self._per_s
-        account.allowance = allowance = min(allowance, self._burst)
-        account.at = now
+            bucket = TokenBucket(self._burst, 1 / self._per_s, now)
+            account = self._accounts[user] = Account(bucket)
         if account.in_flight >= self._max_requests and user != LOCAL.name:
             raise Busy(
                 f"{user} has {account.in_flight} requests in flight, at most "
                 f"{self._max_requests} are allowed",
                 retry_after_s=account.mean_s / account.in_flight,
             )
-        if allowance < 1:
+        if wait_s := account.bucket.take(now):
             raise Busy(
-                f"{user} has used up {self._per_s:g} requests a second",
-                retry_after_s=(1 - allowance) / self._per_s,
+                f"{user} has used up {self._per_s:g} requests a second", retry_after_s=wait_s
             )
-        account.allowance = allowance - 1
         account.in_flight += 1
         return account

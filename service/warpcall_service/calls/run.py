@@ -6,12 +6,14 @@ This is the hot path. It does not pass through FastAPI.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound
+from warpcall_service.admission import Admission
 from warpcall_service.calls.quick import QuickCalls
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
@@ -22,8 +24,8 @@ from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
+from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.fair_semaphore import FairSemaphore, copy_in_chunks
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -43,7 +45,7 @@ class Calls:
         self.uploads = uploads
         self._quick = quick
         self._formats = responses.formats(settings.max_json_bytes)
-        self._json_semaphore = FairSemaphore(1)
+        self._json_admission = Admission("JSON responses", 1, math.inf, None)
 
     async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Respond to a call of the op `name`.
@@ -135,7 +137,7 @@ class Calls:
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
         """Writes JSON for the response of a call; a long text is written into the arena."""
         allocate = functools.partial(self._allocate, exchange, upload)
-        return JsonWriter(self._json_semaphore, exchange.caller.name, allocate, upload.dtypes)
+        return JsonWriter(self._json_admission, exchange.caller.name, allocate, upload.dtypes)
 
     async def _allocate(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
 from warpcall.wire import TensorInfo
+from warpcall_service.admission import Admission
 from warpcall_service.formats import multipart, params
 from warpcall_service.formats.json_reader import INLINE_BYTES, JsonReader
 from warpcall_service.formats.media_types import content_type
@@ -18,7 +20,6 @@ from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.free_ranges import round_up
 from warpcall_service.lanes.plan import ALIGNMENT, Plan
 from warpcall_service.settings import Settings
@@ -98,14 +99,16 @@ class Uploads:
 
     Attributes:
         json: parses JSON bodies.
-        json_semaphore: held while a large JSON body is parsed and copied.
+        json_admission: admits the parsing and copying of large JSON bodies.
     """
 
     def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
         self.json = JsonReader()
-        self.json_semaphore = FairSemaphore(MAX_LARGE_JSON_CALLS)
+        self.json_admission = Admission(
+            "large JSON bodies", MAX_LARGE_JSON_CALLS, math.inf, None, of_user=MAX_LARGE_JSON_CALLS
+        )
 
     async def read_call(
         self,
@@ -196,7 +199,7 @@ class Uploads:
 
     async def _read_json(self, call: _Call) -> Upload:
         """The text is read into the arena. The arrays that a large text becomes lie on the heap, so
-        that the semaphore bounds how many calls parse one at a time."""
+        that only few calls parse one at a time."""
         body, limit = call.body, self._settings.max_json_bytes
         if body.declared is not None and body.declared > limit:
             raise TooLarge(
@@ -208,7 +211,7 @@ class Uploads:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watchdog.pause()
             small = nbytes <= INLINE_BYTES
-            async with _NOT_LIMITED if small else self.json_semaphore.acquire(body.user, nbytes):
+            async with _NOT_LIMITED if small else self.json_admission.admitted(body.user, nbytes):
                 decoded = await self.json.read_call(text.view[:nbytes], body.user)
                 text.release()
                 given = params.merge(params.from_query(call.query, call.op), decoded.params)

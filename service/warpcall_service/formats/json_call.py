@@ -21,7 +21,7 @@ from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import json_values
 from warpcall_service.formats.params import Params, check_entries, from_json
-from warpcall_service.lanes.fair_semaphore import copy_in_chunks
+from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.text import brief
 
 WHAT = "body"  # in messages

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 
 from warpcall.errors import InvalidInput
+from warpcall_service.admission import Admission
 from warpcall_service.formats import json_call, json_values, oip_request
 from warpcall_service.formats.json_call import JsonCall
 from warpcall_service.formats.oip_request import InferRequest
 from warpcall_service.formats.params import Params, from_json
-from warpcall_service.lanes.fair_semaphore import FairSemaphore
 
 INLINE_BYTES = 16 << 10  # a document of at most this size is parsed at once, within 1 ms
 # Of a list or an object each. They take 200 ns, and 100 to 300 bytes of memory, where a number with
@@ -28,7 +29,8 @@ class JsonReader:
     """Parses the JSON of calls. Large documents wait in an order fair to users."""
 
     def __init__(self) -> None:
-        self._semaphore = FairSemaphore(1)  # otherwise several could be parsed without a pause
+        # Without it, several bodies could be parsed without a pause.
+        self._admission = Admission("JSON bodies", 1, math.inf, None)
 
     async def read_call(self, text: memoryview, user: str) -> JsonCall:
         """Parse the JSON body of a call.
@@ -38,7 +40,7 @@ class JsonReader:
         """
         if len(text) <= INLINE_BYTES:
             return json_call.decode(bytes(text))
-        async with self._semaphore.acquire(user, len(text)):
+        async with self._admission.admitted(user, len(text)):
             body = from_json(_checked(text), json_call.WHAT)
             await asyncio.sleep(0)
             call = json_call.check_call(body)
@@ -49,7 +51,7 @@ class JsonReader:
         """Parse the JSON of an inference request; raises as `read_call`."""
         if len(text) <= INLINE_BYTES:
             return oip_request.decode_request(bytes(text))
-        async with self._semaphore.acquire(user, len(text)):
+        async with self._admission.admitted(user, len(text)):
             body = from_json(_checked(text), oip_request.WHAT, constants=True)
             await asyncio.sleep(0)
             request = oip_request.check_request(body)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpcall.wire import TensorInfo
+from warpcall_service.admission import Admission
 from warpcall_service.formats import json_values
-from warpcall_service.lanes.fair_semaphore import FairSemaphore, copy_in_chunks
+from warpcall_service.lanes.arena_memory import copy_in_chunks
 
 INLINE_VALUES = 2048  # as many values are written at once, within 1 ms
 
@@ -31,12 +32,12 @@ class JsonWriter:
     """Writes the JSON of one response.
 
     Attributes:
-        semaphore: held while a long text is on the heap, so that there is one at a time.
+        admission: admits one long text on the heap at a time.
         allocate: allocates the memory for a long text.
         dtypes: by name, the dtypes that were chosen for inputs without one, which the response says.
     """
 
-    semaphore: FairSemaphore
+    admission: Admission
     user: str
     allocate: Allocate
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class JsonWriter:
         pieces = _pieces(document, infos, tensors, compact)
         if sum(math.prod(info.shape) for info in infos) <= INLINE_VALUES:
             return ResponseBody("".join(pieces).encode(), tensors[:0])
-        async with self.semaphore.acquire(self.user, len(tensors)):
+        async with self.admission.admitted(self.user, len(tensors)):
             text = bytearray()
             for piece in pieces:
                 text += piece.encode()

@@ -71,6 +71,10 @@ class FairQueue(Generic[T]):
             entry.nbytes for queue in self._queues() for entry in queue if entry.user == user
         )
 
+    def count_of(self, user: str) -> int:
+        """The number of items of this user that wait and are not urgent."""
+        return len(self._user_queues.get(user, ()))
+
     def enqueue(self, user: str, nbytes: int, item: T, *, urgent: bool = False) -> QueueEntry[T]:
         """Let `item` wait; urgent items are served in the order in which they came."""
         entry = QueueEntry(item, user, nbytes, self._virtual_time, next(self._sequence), urgent)

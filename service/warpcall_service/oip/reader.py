@@ -22,8 +22,8 @@ from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.arena import Slot
+from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.oip.layout import Layout, check_list, list_of
 from warpcall_service.oip.response import HEADER_LENGTH, InferResponse
@@ -134,7 +134,7 @@ class InferReader:
             else:
                 await body.into(slot.view, "the JSON")
             body.watchdog.pause()
-            async with self._uploads.json_semaphore.acquire(body.user, nbytes):
+            async with self._uploads.json_admission.admitted(body.user, nbytes):
                 request = await self._uploads.json.read_infer(slot.view[:nbytes], body.user)
                 slot.release()
                 return await self._place(exchange, body, op, request, nbytes)

@@ -13,7 +13,7 @@ from warpcall.wire import TensorInfo
 from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
 from warpcall_service.formats.oip_request import InferRequest, RequestedOutput, Span
 from warpcall_service.http.problems import Headers
-from warpcall_service.lanes.fair_semaphore import copy_in_chunks
+from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.oip.models import VERSION
 from warpcall_service.oip.shared_memory import Region

@@ -14,10 +14,10 @@ import pytest
 from tests.service.requests import PERMUTE, header, problem_of, tensor
 from warpcall.dtypes import numpy_dtypes
 from warpcall.wire import TensorInfo
+from warpcall_service.admission import Admission
 from warpcall_service.formats import json_reader, json_values
 from warpcall_service.formats.json_reader import MAX_BRACKETS, MAX_PARAM_VALUES, JsonReader
 from warpcall_service.formats.json_writer import JsonWriter
-from warpcall_service.lanes.fair_semaphore import FairSemaphore
 
 JSON = {"content-type": "application/json"}
 COUNT = 20_000
@@ -212,7 +212,7 @@ def test_other_tasks_run_between_the_parts_of_a_large_document() -> None:
         call = await JsonReader().read_call(text, "")
         reading.cancel()
         writing = asyncio.create_task(count("written"))
-        writer = JsonWriter(FairSemaphore(1), "", allocate)
+        writer = JsonWriter(Admission("JSON responses", 1, math.inf, None), "", allocate)
         written = await writer.write({"x": {"data": None}}, [info], memoryview(values.tobytes()))
         writing.cancel()
         return call.arrays["x"].tobytes(), bytes(written.data)

@@ -12,7 +12,7 @@ import pytest
 
 from warpcall.wire import TensorInfo
 from warpcall_service.calls.upload import Uploads
-from warpcall_service.lanes import fair_semaphore
+from warpcall_service.lanes import arena_memory
 from warpcall_service.lanes.arena import Arena, Slot
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.oip.reader import InferReader
@@ -65,7 +65,7 @@ class Received:
 def test_a_client_that_leaves_while_its_tensors_are_copied_leaves_no_memory_allocated(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_semaphore, "COPY_BYTES", 64)
+    monkeypatch.setattr(arena_memory, "COPY_BYTES", 64)
 
     async def read() -> tuple[int, int]:
         engine = Engine()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warpcall_service.lanes.fair_queue import CALL_BYTES, FairQueue, QueueEntry
-from warpcall_service.lanes.fair_semaphore import FairSemaphore
 
 USERS = "abcd"
 MAX_BYTES = 8 << 20
@@ -228,54 +225,3 @@ def test_after_a_rest_nobody_owes_anything() -> None:
     queue.enqueue("a", 1, "a")
 
     assert [w.item for w in drain(queue)] == ["a", "b"]
-
-
-def test_a_semaphore_admits_few_at_a_time_and_is_fair() -> None:
-    async def play() -> tuple[list[str], int]:
-        semaphore = FairSemaphore(2)
-        order: list[str] = []
-        under_way = most = 0
-
-        async def take(user: str) -> None:
-            nonlocal under_way, most
-            async with semaphore.acquire(user, 1000):
-                under_way += 1
-                most = max(most, under_way)
-                await asyncio.sleep(0.001)
-                order.append(user)
-                under_way -= 1
-
-        async with asyncio.TaskGroup() as group:
-            for user in "aaaaaaaab":
-                group.create_task(take(user))
-        return order, most
-
-    order, most = asyncio.run(play())
-
-    assert most == 2
-    assert order.index("b") <= 3
-
-
-@pytest.mark.parametrize("leaves", ["before", "in the same moment", "after"])
-def test_a_turn_that_nobody_takes_goes_to_the_next(leaves: str) -> None:
-    async def play() -> None:
-        semaphore = FairSemaphore(1)
-
-        async def take() -> None:
-            async with semaphore.acquire("a", 1):
-                pass
-
-        async with semaphore.acquire("a", 1):
-            leaver, stayer = asyncio.create_task(take()), asyncio.create_task(take())
-            await asyncio.sleep(0)
-            if leaves != "after":
-                leaver.cancel()
-            if leaves == "before":
-                await asyncio.sleep(0)
-        if leaves == "after":
-            leaver.cancel()
-        async with asyncio.timeout(10):
-            await stayer
-            await take()
-
-    asyncio.run(play())
