@@ -212,11 +212,9 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
 
 
 def measured(job: JobInfo) -> str:
-    """What a job measures: its first case, the number of others, implementations and tags."""
-    first = job.first_case or job.op  # older servers do not say which case
-    more = f" and {plural(job.cases_total - 1, 'more case')}" if job.cases_total > 1 else ""
+    """What a job measures: its title, implementations and tags."""
     tags = f" [{' '.join(job.tags)}]" if job.tags else ""
-    return f"{first}{more}: {', '.join(job.implementations)}{tags}".replace("more cases", "more")
+    return f"{job.title}: {', '.join(job.implementations)}{tags}"
 
 
 def history_table(found: History) -> Table:
@@ -254,13 +252,13 @@ def queue_table(queue: Queue) -> Table:
             entry.position or ">",
             entry.id,
             entry.user,
-            entry.op,
+            entry.title,
             f"{state} on {entry.device}" if entry.device else state,
             f"{entry.cases_done}/{entry.cases_total}",
             when,
         )
         rows.append(cells)
-    return table_of(("", "id", "user", "op", "state", "cases", "when"), rows)
+    return table_of(("", "id", "user", "title", "state", "cases", "when"), rows)
 
 
 def nodes_table(nodes: Iterable[Node], queue: Queue) -> Table:

@@ -53,9 +53,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 LISTED = (
     "id",
     "user",
-    "first_case",
+    "title",
     "implementations",
-    "cases_total",
     "state",
     "created_at",
     "tags",

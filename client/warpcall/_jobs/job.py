@@ -53,10 +53,8 @@ class JobHandle(JobInfo):
 
     def __repr__(self) -> str:
         why = f": {self.detail}" if self.state == "partial" else ""
-        first = self.first_case or self.op  # older servers do not say which case
-        more = f" and {self.cases_total - 1:,} more" if self.cases_total > 1 else ""
         state = f"{self.state} on {self._core.config.url}{why}"
-        return clean(f"{type(self).__name__}({self.id!r}, {first}{more}, {state})")
+        return clean(f"{type(self).__name__}({self.id!r}, {self.title}, {state})")
 
     @property
     def ended(self) -> bool:

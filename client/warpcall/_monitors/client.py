@@ -16,7 +16,18 @@ from warpcall.monitors import Monitor, MonitorDetails, MonitorList, NewMonitor
 
 PATH = "/v1/monitors"
 # Columns of the list in a notebook.
-LISTED = ("id", "user", "op", "every_s", "state", "detail", "runs", "steps", "next_at", "last_job")
+LISTED = (
+    "id",
+    "user",
+    "title",
+    "every_s",
+    "state",
+    "detail",
+    "runs",
+    "steps",
+    "next_at",
+    "last_job",
+)
 
 
 class AsyncMonitors(ClientPart):

@@ -147,7 +147,7 @@ def list_(
     if as_json:
         print_json([asdict(one) for one in found])
     elif found:
-        columns = ("id", "user", "op", "every", "state", "runs", "steps")
+        columns = ("id", "user", "title", "every", "state", "runs", "steps")
         console().print(table_of(columns, [_row(one) for one in found]))
     else:
         write_lines("no monitors")
@@ -189,7 +189,7 @@ def remove(id: MonitorId, as_json: Json = False, url: Url = None) -> None:
 
 
 def _row(one: Monitor) -> tuple[object, ...]:
-    return (one.id, one.user, one.op, span(one.every_s), one.state, one.runs, one.steps)
+    return (one.id, one.user, one.title, span(one.every_s), one.state, one.runs, one.steps)
 
 
 def _lines(found: MonitorDetails) -> Iterator[str]:

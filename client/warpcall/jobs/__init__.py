@@ -85,6 +85,8 @@ class Payload:
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "use_attribute_docstrings": True,
         "allow_inf_nan": False,
+        # The server sends every field, also one that older servers do not know.
+        "json_schema_serialization_defaults_required": True,
     }
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,8 +105,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
+class Titled:
+    """Base of what stands for a job in lists."""
+
+    op: str
+    first_case: str
+    cases_total: int
+
+    @property
+    def title(self) -> str:
+        """What tells the job from others in a list: its first case, which begins with its op, and
+        the number of the other cases. Older servers do not say which case."""
+        more = f" + {self.cases_total - 1:,} more" if self.cases_total > 1 else ""
+        return f"{self.first_case or self.op}{more}"
+
+
 @dataclass(frozen=True, kw_only=True)
-class JobInfo(Payload):
+class JobInfo(Titled, Payload):
     """A job as it was when the server answered."""
 
     id: str
@@ -264,7 +281,7 @@ class SharedJobs(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueEntry(Payload):
+class QueueEntry(Titled, Payload):
     """A job that runs or waits, as every user may see it."""
 
     position: int
@@ -295,6 +312,8 @@ class QueueEntry(Payload):
     """Lane of the latest attempt, such as "cuda:0"; null before the first."""
     node: str = ""
     """Id of the server of the latest attempt; empty before the first, and from older servers."""
+    first_case: str = ""
+    """Key of its first case; empty for those who may not read the job, and from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +326,16 @@ class Queue(Payload):
     """Jobs that run, then jobs that wait."""
 
     def _repr_html_(self) -> str | None:
-        columns = ("position", "id", "user", "op", "state", "cases_done", "cases_total", "device")
+        columns = (
+            "position",
+            "id",
+            "user",
+            "title",
+            "state",
+            "cases_done",
+            "cases_total",
+            "device",
+        )
         return table_of_objects(columns, self.entries)
 
 

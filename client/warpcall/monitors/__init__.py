@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from warpcall.jobs import Payload
+from warpcall.jobs import Payload, Titled
 
 MonitorState = Literal["active", "paused", "stopped"]
 """Whether a monitor measures: "stopped" means that its user is disabled."""
@@ -27,7 +27,7 @@ LEAST = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitor(Payload):
+class Monitor(Titled, Payload):
     """A measurement that the server repeats."""
 
     id: str
@@ -64,6 +64,10 @@ class Monitor(Payload):
     """When its next run is due; null if it is not active."""
     last_job: str | None
     """Id of its latest job; null before the first, and if the job is private to another user."""
+    first_case: str = ""
+    """Key of the first case of that job; empty without a job, and from older servers."""
+    cases_total: int = 0
+    """Number of cases of that job; 0 without a job, and from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

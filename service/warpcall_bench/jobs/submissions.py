@@ -244,6 +244,13 @@ def readable(caller: Caller) -> sa.ColumnElement[bool]:
     return sa.or_(Job.private.is_(False), Job.user_name == caller.name)
 
 
+def may_read(caller: Caller, job: Job) -> bool:
+    """Whether the caller may read a job; the same rule as `readable`, for a row."""
+    if caller.jobs is not None:
+        return not job.private and job.id in caller.jobs
+    return not job.private or job.user_name == caller.name or caller.may("admin")
+
+
 def find(session: Session, caller: Caller, job_id: str) -> Job:
     """The job whose id is, or begins with, `job_id`, if the caller may read it.
 

@@ -91,16 +91,23 @@ def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobL
 def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
     """The jobs of all users that run or wait, in order.
 
-    The names of problems that the caller may not read are left out.
+    The names of problems that the caller may not read are left out, and the cases of jobs.
     """
     places = queue.places(session, devices)
     hidden = job_uploads.hidden_problems(session, caller)
+    rows = queue.unfinished(session)
+    readable = [
+        row
+        for row in rows
+        if row.problem_number not in hidden and submissions.may_read(caller, row)
+    ]
+    first_cases = _first_cases(session, readable)
     entries = []
-    for row in queue.unfinished(session):
+    for row in rows:
         place = places.get(row.number)
         if place is None:
             continue  # it was submitted between the two queries
-        fields = {**_fields(row, places, {}), "position": place.position}
+        fields = {**_fields(row, places, first_cases), "position": place.position}
         if row.problem_number in hidden:
             fields["op"] = HIDDEN
         entries.append(checked(QueueEntry, fields))

@@ -20,7 +20,7 @@ from warpcall.monitors import (
     NewMonitor,
 )
 from warpcall_bench.jobs import submissions
-from warpcall_bench.jobs.tables import Job
+from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.monitors import database
 from warpcall_bench.monitors.history import Key, Point, limits, series_of, steps_of
 from warpcall_bench.monitors.tables import Monitor as Row
@@ -171,11 +171,17 @@ def _fields(session: Session, caller: Caller, rows: Sequence[Row]) -> list[dict[
         .group_by(Job.monitor)
     )
     last = {monitor: number for monitor, number in latest}
-    ids = _job_ids(session, {*last.values()}, caller)
+    cases = session.execute(
+        sa.select(Job.number, Job.id, Job.cases_total, JobCase.key)
+        .join(JobCase, sa.and_(JobCase.job_number == Job.number, JobCase.position == 0))
+        .where(Job.number.in_(last.values()))
+    )
+    jobs = {number: (id_, total, key) for number, id_, total, key in cases}
     made = []
     for row in rows:
         state = "paused" if row.paused else "active"
         state = "stopped" if row.user_name in stopped else state
+        job_id, cases_total, first_case = jobs.get(last.get(row.id, 0), (None, 0, ""))
         made.append(
             {
                 "id": row.id,
@@ -193,7 +199,9 @@ def _fields(session: Session, caller: Caller, rows: Sequence[Row]) -> list[dict[
                 "steps": counts.get(row.number, 0),
                 "created_at": moment(row.created_ms),
                 "next_at": moment(row.next_ms) if state == "active" else None,
-                "last_job": ids.get(last.get(row.id, 0)),
+                "last_job": job_id,
+                "first_case": first_case,
+                "cases_total": cases_total,
             }
         )
     return made

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import STATES, JobInfo, Queue
+from warpcall.jobs import STATES, Queue
 from warpcall_bench.drawing.numbers import count, span
 from warpcall_bench.jobs import views
 from warpcall_bench.jobs.submissions import Filter
@@ -100,11 +100,4 @@ def jobs_page(
         is_filtered=replace(wanted, before=None, limit=0) != Filter(limit=0),
         ops=ops,
         states=STATES,
-        headline=headline,
     )
-
-
-def headline(job: JobInfo) -> str:
-    """What was timed, for lists."""
-    first, *others = job.implementations
-    return f"{first} against {', '.join(others)}" if others else first

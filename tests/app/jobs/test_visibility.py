@@ -271,6 +271,8 @@ def test_everyone_sees_in_the_queue_that_a_private_job_waits(lab: Lab) -> None:
 
     waiting = next(entry for entry in entries if entry["id"] == lab.waiting)
     assert (waiting["user"], waiting["state"]) == ("alice", "queued")
+    cases = {entry["id"]: entry["first_case"] for entry in entries}
+    assert (cases[lab.waiting], cases[lab.running]) == ("", "case 0")
     assert MARK not in json.dumps(entries)
 
 

@@ -151,6 +151,21 @@ def test_a_comparison_names_the_changes_and_puts_evidence_first(
     assert verdicts == ["faster"] * 8 + ["same"] * 24
 
 
+def test_lists_tell_jobs_apart_by_their_cases(pages_lab: Jobs, browser_http: httpx.Client) -> None:
+    title = "permute x=BF16[100,100] dims=1,0 + 47 more"
+    waiting = "permute x=BF16[1024,1024] dims=1,0 + 7 more"
+
+    now, jobs, compare, monitors = (
+        text_of(browser_http.get(path)) for path in ("/", "/jobs", "/compare", "/monitors?user=all")
+    )
+    page = browser_http.get(f"/jobs/{pages_lab.many}").text
+
+    assert [title in text for text in (now, jobs, compare)] == [True] * 3
+    assert waiting in now.partition("Queue")[2].partition("Latest jobs")[0]
+    assert re.search(r"[0-9a-f]{12} case 0 fails: .{,60} alice 6", monitors)
+    assert f"<title>{title}, job {pages_lab.many}" in page
+
+
 def test_a_comparison_can_be_chosen_from_a_list(
     pages_lab: Jobs, browser_http: httpx.Client
 ) -> None:

@@ -95,7 +95,7 @@ def test_what_top_shows_fits_into_80_columns(capsys: pytest.CaptureFixture[str])
     words = "cuda:7 NVIDIA H200 ready 97% 34 GiB of 140 GiB 612 1202"
     assert head.split()[0] == "device"
     assert load.split() == words.split(), "one line"
-    assert names.split() == ["id", "user", "op", "state", "cases", "when"]
+    assert names.split() == ["id", "user", "title", "state", "cases", "when"]
     shown = " ".join(queue)
     assert max(map(len, [head, load, names, *queue])) <= 80
     assert "> bac0a87aa76b benedict" in " ".join(shown.split())

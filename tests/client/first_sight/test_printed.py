@@ -107,7 +107,7 @@ def test_a_job_says_what_it_measures_its_state_and_its_server(direct: Flavour) -
     kind = "AsyncJob" if direct.asynchronous else "Job"
     state = DETAILS["state"]
     assert texts[0] == f"{kind}('{one['id']}', {CASE}, {state} on {server.url})"
-    assert f", {CASE} and 1,200 more, partial on {server.url}: bad\\x1b)" in texts[1]
+    assert f", {CASE} + 1,200 more, partial on {server.url}: bad\\x1b)" in texts[1]
     assert f", isin, {state} on " in texts[2]
 
 
