@@ -47,6 +47,8 @@ ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 COPY README.md ./
 COPY client client
 COPY kernels kernels
+COPY docs docs
+COPY examples examples
 COPY service service
 RUN /tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels ./client . \
     && /tools/bin/pip --python /usr/lib/warpcall/bin/python install --no-deps --prefix /ours /wheels/*.whl

@@ -11,6 +11,7 @@ drawings. Tables are compared with the code that they tell of.
 from __future__ import annotations
 
 import ast
+import html
 import importlib
 import json
 import os
@@ -134,6 +135,38 @@ def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server:
         assert not done.stderr, done.stderr
         if example.output is not None:
             assert matches(done.stdout, example.output), f"{text}\nprints\n{done.stdout}"
+
+
+def test_the_commands_of_the_page_to_get_started_run_as_written(
+    server: Server, tmp_path: Path
+) -> None:
+    page = server.get("/start")[1]
+    commands = [
+        html.unescape(one) for one in re.findall(r"<pre><code>(.*?)</code>", page, re.DOTALL)
+    ]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+
+    for command in commands:
+        text = command.replace("pip install", "pip install -qq --no-deps --target installed")
+        program = [sys.executable, "-c"] if text.startswith("import") else ["bash", "-euc"]
+        done = subprocess.run(
+            [*program, text],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+        assert (done.returncode, done.stderr) == (0, ""), f"{text}\n{done.stdout}{done.stderr}"
+
+    assert len(commands) == 7
+    assert (tmp_path / "turned.npy").exists()
 
 
 def test_the_problem_on_its_page_is_the_one_of_the_examples() -> None:

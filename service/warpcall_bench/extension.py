@@ -63,6 +63,7 @@ EXTENSION = Extension(
     settings=settings,
     open_folders=("/static/",),
     link_folders=("/share/", "/v1/shared/"),
+    public_folders=("/start/", "/guide/"),
     plan_requests={
         "job": f"{CHECKS}:check_job",
         "installed": "warpcall_kernels.measuring:describe_installed",

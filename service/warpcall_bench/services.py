@@ -131,7 +131,8 @@ class Services:
             problem_routes.problems(settings, problems),
             compile_reports(settings, self._reports),
             pages(
-                engine, jobs, implementations, problems, self._shares, core.nodes, self._artefacts
+                *(engine, jobs, implementations, problems, self._shares, core.nodes),
+                *(self._artefacts, lambda: self._sandbox.status),
             ),
             forms(
                 *(core, settings, jobs, implementations, problems),

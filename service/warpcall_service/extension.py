@@ -149,6 +149,8 @@ class Extension:
         settings: returns the class of its settings, which has those of the core as well.
         open_folders: paths below these need no key.
         link_folders: paths below these go on with the token of a share link in place of a key.
+        public_folders: these paths, and those below them, need no key, and know the caller if there
+            is one.
         plan_requests: the requests that the planning thread of a worker answers for the extension:
             by name the function as `module:function`, which gets the request and the device's name.
         add_commands: adds commands to `warpcall-server`.
@@ -159,6 +161,7 @@ class Extension:
     settings: Callable[[], type[Settings]]
     open_folders: tuple[str, ...]
     link_folders: tuple[str, ...]
+    public_folders: tuple[str, ...]
     plan_requests: Mapping[str, str]
     add_commands: Callable[[typer.Typer], None]
     preload: Callable[[], None]

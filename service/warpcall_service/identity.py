@@ -45,7 +45,9 @@ class Caller:
 
 
 LOCAL = Caller("local", "admin")  # every caller, while there are no keys
-GUEST = Caller("share links", "call", jobs=frozenset())  # everyone who came with a share link
+GUEST = Caller(
+    "share links", "call", jobs=frozenset()
+)  # everyone without a key: with a share link, or on a public page
 NOBODY = Caller("", "call")  # an unknown caller, on routes that need no key
 
 

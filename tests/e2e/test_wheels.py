@@ -78,7 +78,10 @@ def test_all_files_of_the_pages_are_installed(installed: Installed) -> None:
 
 def test_pages_are_served_with_their_files(installed: Installed) -> None:
     with httpx.Client(base_url=installed.server.url, headers={"accept": "text/html"}) as http:
-        answers = [http.get(path) for path in ("/", "/new", "/login", "/docs", "/kernels/permute")]
+        answers = [
+            http.get(path)
+            for path in ("/", "/new", "/login", "/docs", "/start", "/kernels/permute")
+        ]
         links = {
             urljoin(str(answer.url), link)
             for answer in answers
@@ -90,4 +93,11 @@ def test_pages_are_served_with_their_files(installed: Installed) -> None:
     assert {"app.css", "app.js", "htmx.min.js", "swagger-ui-bundle.js"} <= {
         link.rpartition("/")[2].partition("?")[0] for link in links
     }
+    with httpx.Client(base_url=installed.server.url, headers={"accept": "text/html"}) as http:
+        guide = [http.get(path) for path in ("/guide", "/guide/deploy", "/guide/images/now.png")]
+        example = http.get("/guide/examples/my_permute.py")
+
+    assert [answer.status_code for answer in guide] == [200] * 3
+    assert example.text == (ROOT / "examples/my_permute.py").read_text()
+    assert not list(installed.folder.rglob("*.json")), "results of benchmarks"
     assert "def permute" in re.sub("<.*?>", "", answers[-1].text)

@@ -190,6 +190,10 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     return {
         "now": "/",
         "jobs": "/jobs",
+        "start": "/start",
+        "guide": "/guide",
+        "guide-page": "/guide/http-api",
+        "guide-search": "/guide?q=several+users",
         "links": "/shares?user=all",
         "jobs-none": "/jobs?user=nobody",
         "new": "/new",

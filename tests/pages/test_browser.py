@@ -235,6 +235,25 @@ def test_every_page_has_its_tables_and_forms_without_scripts(
             expect(plain.page.locator("main :is(table, form, dl, a):visible")).not_to_have_count(0)
 
 
+@pytest.mark.parametrize("clipboard", [True, False], ids=["with a clipboard", "over plain HTTP"])
+def test_a_command_is_copied_by_its_button(
+    pages_lab: Lab, browser: Browser, clipboard: bool
+) -> None:
+    with opened(browser, permissions=["clipboard-write"]) as tab:
+        if not clipboard:  # as on pages of other machines over plain HTTP
+            tab.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: null})")
+        tab.page.goto(f"{pages_lab.server.url}/start")
+        wanted = tab.page.locator(".command code").nth(1).text_content()
+        tab.page.get_by_role("button", name="Copy").nth(1).click()
+        expect(tab.page.get_by_role("button", name="Copied")).to_have_count(1)
+        tab.page.goto(f"{pages_lab.server.url}/guide")
+        tab.page.get_by_label("Search the guide").focus()
+        tab.page.keyboard.press("Control+V")
+
+        expect(tab.page.get_by_label("Search the guide")).to_have_value(wanted or "")
+        assert tab.faults == []
+
+
 def test_a_page_is_used_by_keyboard_alone(pages_lab: Lab, browser: Browser) -> None:
     with opened(browser) as tab:
         tab.page.goto(f"{pages_lab.server.url}/jobs")

@@ -121,9 +121,10 @@ def test_a_browser_never_leaves_the_prefix(
         expect(tab.page.locator(".badge.succeeded")).to_be_visible()
         expect(tab.page.locator("tr.case")).to_have_count(2)
         live = tab.page.evaluate("window.notReloaded")
-        for name in ("Now", "Jobs", "Board", "Kernels"):
+        for name in ("Now", "Jobs", "Board", "Kernels", "Guide", "Get started"):
             tab.page.locator("header").get_by_role("link", name=name, exact=True).click()
             expect(tab.page.locator("nav a[aria-current]")).to_have_text(name)
+        expect(tab.page.locator(".command").first).to_contain_text(f"pip install {url}/install/")
         tab.page.goto(f"{url}/jobs/{job}/cases/0")
         expect(tab.page.locator("#rounds[data-drawn]")).to_be_attached()
         tab.page.goto(f"{url}/jobs/{job}")

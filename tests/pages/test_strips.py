@@ -101,7 +101,7 @@ def test_the_page_draws_the_hour_of_a_gpu_and_has_its_numbers(tmp_path: Path) ->
     store.migrate()
     with store.read() as session:
         page = queue_page(
-            session, View("./", "/", caller("ann")), [strip(H200, HOUR)], 1, Servers("", ())
+            session, View("./", "/", caller("ann")), [strip(H200, HOUR)], 1, Servers("", ()), ""
         )
     store.close()
 

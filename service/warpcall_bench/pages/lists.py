@@ -14,6 +14,7 @@ from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages.shown import Servers
 from warpcall_bench.pages.strips import DeviceStrip
 from warpcall_bench.pages.view import View, render
+from warpcall_service.extension import Engine
 from warpcall_service.lanes.activity import STEPS
 
 LATEST = 8  # finished jobs that are shown
@@ -27,6 +28,7 @@ def queue_page(
     devices: Sequence[DeviceStrip],
     job_devices: int,
     servers: Servers,
+    able: str,
 ) -> str:
     """The page as text."""
     queue = views.whole_queue(session, view.caller, job_devices)
@@ -42,6 +44,7 @@ def queue_page(
         shown=queue.entries[:MOST_ENTRIES],
         hidden=max(0, len(queue.entries) - MOST_ENTRIES),
         answer=_answer(view.caller.name, queue, devices),
+        able=able,
         recent=recent,
         has_jobs=bool(latest),
         servers=servers,
@@ -50,6 +53,16 @@ def queue_page(
         },
         step_share=round(100 / STEPS, 4),
     )
+
+
+def abilities(engine: Engine, uploads: str) -> str:
+    """What users can do on this server now, in a sentence or two."""
+    ops = count(len(engine.catalog), "op")
+    if uploads == "off":
+        return f"You can call {ops} and benchmark them. Your own kernels cannot be timed: uploads are off."
+    if uploads.startswith("unavailable"):
+        return f"You can call {ops} and benchmark them. Your own kernels cannot be timed now: uploads are {uploads}."
+    return f"You can call {ops}, and benchmark them and your own kernels."
 
 
 def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,14 +15,14 @@ from warpcall_bench.jobs.models import CaseKey, ImplementationName, Name, Word
 from warpcall_bench.jobs.routes import JobId, Position
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
-from warpcall_bench.pages import docs, login, static
+from warpcall_bench.pages import docs, guide, login, start, static
 from warpcall_bench.pages.board import board_page
 from warpcall_bench.pages.case import case_artefacts, case_page
 from warpcall_bench.pages.compare import comparison_page, form_page, regression_page
 from warpcall_bench.pages.history import history_page
 from warpcall_bench.pages.job import job_page
 from warpcall_bench.pages.kernels import kernel_routes
-from warpcall_bench.pages.lists import jobs_page, queue_page
+from warpcall_bench.pages.lists import abilities, jobs_page, queue_page
 from warpcall_bench.pages.shared import From, Ratios, shared_routes
 from warpcall_bench.pages.shown import servers
 from warpcall_bench.pages.strips import strips
@@ -48,13 +49,16 @@ def pages(
     shares: ShareService,
     nodes: Nodes,
     artefacts: Artefacts,
+    uploads: Callable[[], str],
 ) -> APIRouter:
-    """All pages."""
+    """All pages. `uploads` returns what /readyz says of uploads."""
     router = APIRouter(include_in_schema=False)
     for part in (
         static.routes(),
         docs.routes(),
         login.routes(),
+        start.routes(engine, uploads),
+        guide.routes(),
         kernel_routes(engine, jobs, implementations, problems),
         shared_routes(jobs, shares),
     ):
@@ -65,7 +69,8 @@ def pages(
         devices = jobs.scheduler.devices
         known = servers(nodes)
         strip = strips(engine)
-        text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known)
+        able = abilities(engine, uploads())
+        text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known, able)
         return page(request, text)
 
     @router.get("/jobs")

@@ -73,6 +73,7 @@ class Authenticator:
     Args:
         open_folders: paths below these need no key either.
         link_folders: paths below these need a share link instead of a key.
+        public_folders: these paths, and those below them, are also for callers without a key.
 
     Attributes:
         link_folders: as given.
@@ -87,7 +88,9 @@ class Authenticator:
         keys: Snapshot,
         open_folders: tuple[str, ...] = (),
         link_folders: tuple[str, ...] = (),
+        public_folders: tuple[str, ...] = (),
     ) -> None:
+        self._public_folders = public_folders
         self._open_folders = OPEN_FOLDERS + open_folders
         self.link_folders = link_folders
         self.refused = 0
@@ -108,6 +111,10 @@ class Authenticator:
         """Whether a route needs a share link instead of a key. All who come so have limits together."""
         return path.startswith(self.link_folders)
 
+    def is_public(self, path: str) -> bool:
+        """Whether a route answers callers without a key, too. These have limits together."""
+        return f"{path}/".startswith(self._public_folders)
+
     def authenticate(self, exchange: Exchange) -> None:
         """Identify the caller of a request. Call `release` when the request has ended.
 
@@ -126,14 +133,21 @@ class Authenticator:
         path = exchange.scope["path"]
         if self.is_open(path):
             return
-        if self.is_shared(path):
+        given = exchange.headers.get(b"authorization")
+        is_public = given is None and self.is_public(path)
+        if self.is_shared(path) or (is_public and self.keys_unusable):
             exchange.identify(GUEST)
             return
         if self.keys_unusable:
             raise Unavailable(self.keys_unusable, retry_after_s=RETRY_S)
-        given = exchange.headers.get(b"authorization")
         if given is None:
-            caller = self._session_caller(exchange)
+            try:
+                caller = self._session_caller(exchange)
+            except Unauthorized:
+                if not is_public:
+                    raise
+                exchange.identify(GUEST)
+                return
         else:
             scheme, _, key = given.partition(b" ")
             caller = self._key_caller(

@@ -49,7 +49,7 @@ class AccountSync:
         keys: the keys in the database at the start.
         keys_max_age_s: seconds after the last read of the keys from which all are refused; 0 means
             that keys are accepted however old the last read is.
-        open_folders, link_folders: for the `Authenticator`.
+        open_folders, link_folders, public_folders: for the `Authenticator`.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class AccountSync:
         keys_max_age_s: float = 0.0,
         open_folders: tuple[str, ...] = (),
         link_folders: tuple[str, ...] = (),
+        public_folders: tuple[str, ...] = (),
     ) -> None:
-        self.authenticator = Authenticator(keys, open_folders, link_folders)
+        self.authenticator = Authenticator(keys, open_folders, link_folders, public_folders)
         self.usage_counter = UsageCounter()
         self._unsaved: UsageBatch = {}  # counts that the database has refused
         self._store = store

@@ -59,8 +59,7 @@ async def application(
         extension: None for a server that only serves calls.
         supervised: whether a supervisor started this server.
     """
-    folders = () if extension is None else (extension.open_folders, extension.link_folders)
-    account_sync = AccountSync(store, keys, settings.keys_max_age_s, *folders)
+    account_sync = AccountSync(store, keys, settings.keys_max_age_s, *_folders(extension))
     membership = Membership(engine, store, identity, url, stopping, supervised=supervised)
     calls = ValueCalls(settings, engine)
     core = Core(settings, engine, calls, store, account_sync, membership, stopping)
@@ -77,3 +76,10 @@ async def application(
             parts = await stops.enter_async_context(extension.running(core))
         gateway = create_app(settings, engine, account_sync, membership, parts, stopping)
         yield Application(gateway, account_sync, membership)
+
+
+def _folders(extension: Extension | None) -> tuple[tuple[str, ...], ...]:
+    """The paths of an extension that need no key, as `AccountSync` takes them."""
+    if extension is None:
+        return ()
+    return extension.open_folders, extension.link_folders, extension.public_folders

@@ -63,7 +63,7 @@ LISTS = {
 # tests/service/shares asks the pages below /share, tests/forms those that change links, and
 # tests/service/monitors those of monitors.
 NAMES_NO_JOB = re.compile(
-    r"/(account|admin|call|compiled|docs|install|share|static|log(in|out.*)|upload|modules|monitors)(/.*)?|/new|/shares/.*"
+    r"/(account|admin|call|compiled|docs|guide|install|share|start|static|log(in|out.*)|upload|modules|monitors)(/.*)?|/new|/shares/.*"
 )
 NO_PAGE = re.compile(r"HEAD|\w+ /(v1|v2|healthz|readyz|metrics)(/|$)")
 # What a request with a body is sent, by the end of its path.

@@ -20,7 +20,7 @@ from tests.service.requests import well
 from warpcall_bench.pages import static
 from warpcall_service.store.database import Store
 
-MOST_PAGES = 200  # that are followed from link to link
+MOST_PAGES = 250  # that are followed from link to link
 
 
 class Links(HTMLParser):

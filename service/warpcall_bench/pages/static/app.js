@@ -61,8 +61,27 @@ function wholeAddresses() {
   for (const link of document.querySelectorAll("a[data-address]")) link.textContent = link.href;
 }
 
+// Commands get a button that copies them. A page over plain HTTP has no clipboard, but may copy what is
+// selected, also in browsers that call this outdated.
+function addCopyButtons() {
+  for (const part of document.querySelectorAll(".command")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      const code = part.querySelector("code");
+      getSelection().selectAllChildren(code);
+      if (navigator.clipboard) await navigator.clipboard.writeText(code.textContent);
+      else document.execCommand("copy");
+      button.textContent = "Copied";
+    });
+    part.append(button);
+  }
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   wholeAddresses();
+  addCopyButtons();
   follow();
 });
 // What a reader has opened stays open when its part of the page is replaced.
