@@ -80,7 +80,7 @@ def test_a_person_without_a_key_gets_the_page_and_the_guide_and_nothing_else(
     assert '<a href="./start">Get started</a>' in login
 
 
-def test_a_user_is_named_and_is_told_if_the_role_is_too_low(
+def test_a_user_is_named_and_reads_which_role_is_missing(
     keyed: tuple[App, dict[str, str]],
 ) -> None:
     app, keys = keyed
