@@ -13,6 +13,7 @@ JOB: dict[str, Any] = {
     "priority": "normal",
     "tags": ["a"],
     "note": "",
+    "name": "",
     "state": "running",
     "exit_class": None,
     "detail": "",

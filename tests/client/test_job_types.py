@@ -55,7 +55,7 @@ def test_a_job_has_the_fields_of_the_latest_answer() -> None:
 
 
 # Servers of before the field leave it out.
-ADDED = ("first_case", "node")
+ADDED = ("first_case", "name", "node")
 
 
 @pytest.mark.parametrize("field", [name for name in JOB if name not in ADDED])

@@ -224,15 +224,33 @@ def test_a_form_that_is_sent_twice_makes_one_job(lab: FormsLab) -> None:
     assert changed.headers["location"] != first.headers["location"]
 
 
+def test_a_job_is_listed_by_the_name_of_the_form(lab: FormsLab) -> None:
+    name = f"tiles & rows {new_word()}"
+    job = job_of(lab, send(lab, name=name, note="hello", fresh="yes"))
+    refused = send(lab, name="x" * 101)
+
+    lists = [lab.bench.get("/jobs", params={"name": part}).text for part in (name[-8:], "none")]
+    page = lab.bench.get(f"/jobs/{job['id']}").text
+    lab.bench.post(f"/jobs/{job['id']}/cancel")
+
+    shown = name.replace("&", "&amp;")
+    measured = "permute x=BF16[8,8] dims=1,0 + 1 more"
+    assert [shown in text for text in lists] == [True, False]
+    assert measured in lists[0]
+    assert f"<title>{shown}, job" in page
+    assert f"<h1>{shown}</h1>" in page
+    assert "at most 100 characters" in errors_of(refused)["name"]
+
+
 def test_markup_in_every_field_stays_text(lab: FormsLab) -> None:
     names = ["shape", "params.dims", "cases", "baseline", "implementation", "others", "note"]
-    names += ["tags", "precision", "priority", "dtype", "token", "fresh"]
+    names += ["tags", "name", "precision", "priority", "dtype", "token", "fresh"]
 
     pages = [send(lab, **{name: MARKUP}) for name in names if name not in ("token", "fresh")]
     everywhere = send(lab, "preview", **dict.fromkeys(names, MARKUP))
     unknown = lab.bench.post("/new", data={"op": MARKUP})
 
-    assert [MARKUP in page.text for page in (*pages, everywhere, unknown)] == [False] * 13
+    assert [MARKUP in page.text for page in (*pages, everywhere, unknown)] == [False] * 14
     assert everywhere.text.count("&lt;img src=x") >= 5
     assert unknown.status_code == 404
 
@@ -245,6 +263,7 @@ def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
         "sizes": {"mask": ["key"], "lengths": ["none", "rows"]},
     }
     request = {"op": "masked-softmax", "sweep": sweep, "note": "n", "tags": ["t"], "private": True}
+    request["name"] = "mine"
     names = {"implementations": ["torch", "warpcall"], "precision": "quick"}
     with client(lab.server, lab.keys["bench"]) as http:
         job = http.post("/v1/jobs", json={**request, **names}).json()
@@ -260,6 +279,7 @@ def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
     asked["sweep"]["dtypes"].sort(reverse=True)
     assert asked["sweep"] == sweep
     assert (again["note"], again["tags"], again["private"]) == ("n", ["t"], True)
+    assert again["name"] == "mine"
     assert again["implementations"] == ["torch", "warpcall"]
 
 

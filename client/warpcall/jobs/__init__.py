@@ -109,13 +109,19 @@ class Titled:
     """Base of what stands for a job in lists."""
 
     op: str
+    name: str
     first_case: str
     cases_total: int
 
     @property
     def title(self) -> str:
-        """What tells the job from others in a list: its first case, which begins with its op, and
-        the number of the other cases. Older servers do not say which case."""
+        """What tells the job from others in a list: its name, or else what it measures."""
+        return self.name or self.measured
+
+    @property
+    def measured(self) -> str:
+        """Its first case, which begins with its op, and the number of the other cases. Older servers
+        do not say which case."""
         more = f" + {self.cases_total - 1:,} more" if self.cases_total > 1 else ""
         return f"{self.first_case or self.op}{more}"
 
@@ -178,6 +184,8 @@ class JobInfo(Titled, Payload):
     """Whether only its user and administrators can read it; all users can read other jobs."""
     first_case: str = ""
     """Key of its first case; empty from older servers."""
+    name: str = ""
+    """What its user calls it in lists; empty without a name, and from older servers."""
     node: str = ""
     """Id of the server of the latest attempt; empty before the first, and from older servers."""
 
@@ -314,6 +322,9 @@ class QueueEntry(Titled, Payload):
     """Id of the server of the latest attempt; empty before the first, and from older servers."""
     first_case: str = ""
     """Key of its first case; empty for those who may not read the job, and from older servers."""
+    name: str = ""
+    """What its user calls it; empty without a name, for those who may not read the job, and from
+    older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

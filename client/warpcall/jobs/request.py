@@ -45,6 +45,7 @@ class JobOptions(TypedDict, total=False):
     precision: Precision | None
     priority: Priority | None
     tags: Sequence[str] | None
+    name: str | None
     note: str | None
     fresh: bool
     private: bool | None
@@ -77,6 +78,8 @@ class JobRequest:
             infinities, empty tensors, one element, odd sizes, long rows.
         priority: "high" (for administrators), "normal" or "low". "normal" by default.
         tags: words to find the job by, at most 16.
+        name: what lists call the job, one line of at most 100 characters. By default they show its
+            first case.
         note: a text for readers, at most 1,000 characters.
         fresh: measure even if a job of the same user measured the same in the same environment.
             By default the server answers with that job.
@@ -127,6 +130,16 @@ class JobRequest:
             metavar="WORD",
             label="Tags to find the job by, optional",
             hint="Words separated by spaces.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        Option(
+            help="What lists call the job, at most 100 characters. Default: its first case.",
+            flags=("--name",),
+            metavar="TEXT",
+            label="Name in lists, optional",
+            hint="At most 100 characters. Without a name, lists show the first case.",
         ),
     ] = None
     note: Annotated[

@@ -69,6 +69,11 @@ class Monitor(Titled, Payload):
     cases_total: int = 0
     """Number of cases of that job; 0 without a job, and from older servers."""
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of its jobs; empty without one."""
+        return str(self.request.get("name") or "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewMonitor(Monitor):

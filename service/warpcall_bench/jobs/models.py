@@ -37,6 +37,13 @@ PROFILE_S = {"torch": 1.0, "ncu": 60.0, "compile": 60.0}  # for each profile
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
 
 
+def one_line(text: str) -> str:
+    """The text itself, if it can stand in a line of a list."""
+    if not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 # Without `fail_fast`, a list of thousands of wrong entries would make as many errors.
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
@@ -49,6 +56,11 @@ ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=
 # A model has at least one word; see jobs/placement.py.
 GpuModel = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._()-]{0,63}$")]
 NodeName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$")]
+JobName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=100, strip_whitespace=True),
+    AfterValidator(one_line),
+]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
 Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 ParamValue = bool | int | float | Entries | None
@@ -135,7 +147,8 @@ class JobRequest(_Model):
     private problem or times a private upload, or if the server is set so. `gpu` and `node` say which
     devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
     host name of its machine. With `profile` each implementation that has a time is also run under
-    a profiler, after all cases are measured; a job with profiles is always a new one.
+    a profiler, after all cases are measured; a job with profiles is always a new one. `name` is what
+    lists call the job.
     """
 
     op: OpName
@@ -147,6 +160,7 @@ class JobRequest(_Model):
     precision: Precision = "standard"
     priority: Priority = "normal"
     tags: Annotated[list[Word], Field(max_length=16, fail_fast=True)] = Field(default_factory=list)
+    name: JobName | None = None
     note: Annotated[Text, StringConstraints(max_length=1000)] = ""
     fresh: bool = False
     private: bool | None = None

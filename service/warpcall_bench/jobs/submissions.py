@@ -53,7 +53,7 @@ class Filter:
     """Which of the jobs that the caller may read to list; None means any.
 
     `before` is an id: only older jobs are listed. An `implementation` is among those of the job, in
-    any version.
+    any version. A `name` is a part of the job's name, in small or capital letters.
     """
 
     user: str | None = None
@@ -63,6 +63,7 @@ class Filter:
     before: str | None = None
     limit: int = 50
     implementation: str | None = None
+    name: str | None = None
 
 
 def submit(
@@ -121,6 +122,7 @@ def submit(
         precision=request.precision,
         priority=PRIORITIES.index(request.priority),
         tags=_text(request.tags),
+        name=request.name,
         note=request.note,
         state="queued",
         detail="",
@@ -298,6 +300,8 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
         query = query.where(Job.op == wanted.op)
     if wanted.tag is not None:
         query = query.join(JobTag, JobTag.job_number == Job.number).where(JobTag.tag == wanted.tag)
+    if wanted.name is not None:
+        query = query.where(Job.name.icontains(wanted.name, autoescape=True))
     if wanted.implementation is not None:
         # The column is a list as JSON. Names have no quotes, and a version follows after an @.
         name = json.dumps(wanted.implementation)[1:-1]

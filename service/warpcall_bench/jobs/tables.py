@@ -46,6 +46,7 @@ class Job(Base):
         problem_sha256: version of the problem that it measures; null for an op of the library.
         problem_number: row of that version, which is kept until the job ends; null afterwards.
         monitor: id of the monitor that repeats it; null for a job that a user submitted.
+        name: what its user calls it in lists; null without a name, and in old rows.
     """
 
     __tablename__ = "jobs"
@@ -102,6 +103,7 @@ class Job(Base):
     problem_sha256: Mapped[str | None] = mapped_column(String(64))
     problem_number: Mapped[int | None] = mapped_column(ForeignKey(StoredProblem.number), index=True)
     monitor: Mapped[str | None] = mapped_column(String(16))
+    name: Mapped[str | None] = mapped_column(String(100))
 
 
 class JobTag(Base):

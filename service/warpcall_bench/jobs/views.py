@@ -108,6 +108,8 @@ def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
         if place is None:
             continue  # it was submitted between the two queries
         fields = {**_fields(row, places, first_cases), "position": place.position}
+        if row.number not in first_cases:
+            fields["name"] = ""
         if row.problem_number in hidden:
             fields["op"] = HIDDEN
         entries.append(checked(QueueEntry, fields))
@@ -140,6 +142,7 @@ def _fields(
         "precision": row.precision,
         "priority": PRIORITIES[row.priority],
         "tags": json.loads(row.tags),
+        "name": row.name or "",
         "note": row.note,
         "state": row.state,
         "exit_class": row.exit_class,

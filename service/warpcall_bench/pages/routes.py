@@ -11,7 +11,7 @@ from warpcall.jobs import State
 from warpcall.regressions import ALLOWED, MOST_ALLOWED
 from warpcall_bench.artefacts.contents import contents
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs.models import CaseKey, ImplementationName, Name, Word
+from warpcall_bench.jobs.models import CaseKey, ImplementationName, JobName, Name, Word
 from warpcall_bench.jobs.routes import JobId, Position
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
@@ -81,9 +81,13 @@ def pages(
         state: State | Empty | None = None,
         op: Name | Empty | None = None,
         tag: Word | Empty | None = None,
+        name: JobName | Empty | None = None,
         before: JobId | None = None,
     ) -> Response:
-        wanted = Filter(user or None, state or None, op or None, tag or None, before, PAGE_JOBS)
+        wanted = Filter(
+            *(user or None, state or None, op or None, tag or None, before, PAGE_JOBS),
+            name=name or None,
+        )
         ops = [declared["name"] for declared in engine.catalog]
         devices = jobs.scheduler.devices
         text = await jobs.read(caller, jobs_page, View.of(request), wanted, ops, devices)

@@ -97,6 +97,11 @@ def alice(lab: Lab) -> Iterator[httpx.Client]:
         ({"tags": ["two words"]}, "tags.0", "pattern"),
         ({"tags": ["x"] * 17}, "tags", "at most 16"),
         ({"note": "x" * 1001}, "note", "at most 1000"),
+        ({"name": "x" * 101}, "name", f"at most 100 characters, got '{'x' * 50}"),
+        ({"name": " "}, "name", "at least 1 character, got ' '"),
+        ({"name": "two\nlines"}, "name", "one line of printable characters, got 'two\\nlines'"),
+        ({"name": "seen\u202ereversed"}, "name", "one line of printable characters"),
+        ({"name": 7}, "name", "string, got 7"),
         ({"fresh": "yes"}, "fresh", "boolean"),
         ({"speed": 1}, "speed", "not permitted"),
         (

@@ -115,6 +115,36 @@ def test_a_list_says_what_each_job_measures_first(store: Store) -> None:
     assert job.first_case == "case 0"
 
 
+def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
+    submit(store, "alice", cases=3)
+    named = submit(store, "alice", cases=3, name=" 100 % of\N{EM DASH}Tiles ")
+    submit(store, "bob", cases=3, name="tiles", private=True)
+
+    def found(name: str, user: str = "alice") -> list[str]:
+        with store.read() as session:
+            listed = views.jobs(session, caller(user), Filter(name=name), 1).jobs
+        return [f"{job.title}: {job.measured}" for job in listed]
+
+    ours = "100 % of\N{EM DASH}Tiles: case 0 + 2 more"
+    assert found("tiles") == found("% OF") == [ours]
+    assert found("tiles", "bob") == ["tiles: case 0 + 2 more", ours]
+    assert found("1_0") == found("nothing") == []
+    with store.read() as session:
+        assert views.job(session, caller("alice"), named, 1).name == "100 % of\N{EM DASH}Tiles"
+
+
+def test_the_queue_names_a_private_job_only_to_those_who_may_read_it(store: Store) -> None:
+    submit(store, "alice", name="open")
+    submit(store, "alice", name="secret", private=True)
+
+    def titles(user: Caller) -> list[str]:
+        with store.read() as session:
+            return [entry.title for entry in views.whole_queue(session, user, 1).entries]
+
+    assert titles(caller("alice")) == titles(caller("root", "admin")) == ["open", "secret"]
+    assert titles(caller("bob")) == ["open", "permute"]
+
+
 def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:
     for _ in range(2):
         submit(store, "alice")
