@@ -15,7 +15,7 @@ from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.quick import QuickCalls
-from warpcall_service.calls.run import Calls
+from warpcall_service.calls.run import CallRunner
 from warpcall_service.calls.tensor_calls import TensorCalls
 from warpcall_service.calls.tensor_nodes import TensorNodes
 from warpcall_service.calls.tensor_registry import TensorRegistry
@@ -76,7 +76,7 @@ def create_app(
         log_request(request, seconds, authenticator.link_folders)
 
     quick = QuickCalls(settings, engine, authenticator, limits, record)
-    calls = Calls(settings, engine, uploads, quick)
+    calls = CallRunner(settings, engine, uploads, quick)
     tensor_calls = TensorCalls(settings, engine, calls, tensors)
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))

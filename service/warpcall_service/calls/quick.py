@@ -43,13 +43,11 @@ class QuickCalls(Services):
         plan: Plan,
         head: bytes,
         media_type: bytes,
-        timeout_s: float | None,
     ) -> None:
         """Let later requests that are like this one take the short way, if they may.
 
         Args:
             head: of the response's body, before the outputs.
-            timeout_s: as the caller asked; None means `call_timeout_s`.
         """
         received, headers = exchange.connection, exchange.headers
         if (
@@ -66,9 +64,7 @@ class QuickCalls(Services):
         known = self.authenticator.known(exchange)
         if known is not None:
             connection = received.connection
-            template = CallTemplate(
-                *(self, exchange, connection, known, plan, head, media_type, timeout_s)
-            )
+            template = CallTemplate(*(self, exchange, connection, known, plan, head, media_type))
             connection.quick.remember(PreparedCall(template))
 
 

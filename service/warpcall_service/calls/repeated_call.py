@@ -54,13 +54,13 @@ class CallTemplate:
 
     Args:
         head: of the response's body, before the outputs.
-        timeout_s: as the caller asked; None means `call_timeout_s`.
 
     Attributes:
         nbytes: bytes of the whole body.
         scope: what the log says of the request.
         head: as above.
         output_begin, output_end: where the outputs lie in a call's slot.
+        timeout_s: as `Exchange.timeout_s`.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class CallTemplate:
         plan: Plan,
         head: bytes,
         media_type: bytes,
-        timeout_s: float | None,
     ) -> None:
         assert exchange.declared is not None
         self.services = services
@@ -85,7 +84,7 @@ class CallTemplate:
         self.output_begin = output_begin(plan)
         self.output_end = self.output_begin + plan.output_nbytes
         self.head = head
-        self.timeout_s = timeout_s
+        self.timeout_s = exchange.timeout_s
         self._begin_of_head = (
             b"HTTP/1.1 200 OK\r\n%%bcontent-type: %b\r\ncontent-length: %d\r\nserver-timing: "
             % (media_type, self.response_nbytes)

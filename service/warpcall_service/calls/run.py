@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from warpcall import wire
@@ -20,7 +20,6 @@ from warpcall_service.formats import responses
 from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import accepted
 from warpcall_service.formats.responses import Format, SafetensorsFormat
-from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
@@ -33,8 +32,13 @@ from warpcall_service.text import brief
 MIN_TIMEOUT_S = 0.1  # a shorter timeout is raised to this, within which a small call can end
 
 
-class Calls:
-    """Reads the bodies of calls into the arena, runs them, and sends the responses from there."""
+# Writes the response to a call that its lane has run. The first step, until it awaits something, follows
+# the end of the call at once: no other task runs in between.
+Write = Callable[[JsonWriter], Awaitable[tuple[Headers, ResponseBody]]]
+
+
+class CallRunner:
+    """Runs calls whose inputs are in the arena, and sends the responses from there."""
 
     def __init__(
         self, settings: Settings, engine: LocalEngine, uploads: Uploads, quick: QuickCalls
@@ -47,7 +51,7 @@ class Calls:
         self._formats = responses.formats(settings.max_json_bytes)
         self._json_admission = Admission("JSON responses", 1, math.inf, None)
 
-    async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
+    async def run_op(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Respond to a call of the op `name`.
 
         Raises:
@@ -57,20 +61,16 @@ class Calls:
         op = self.op(name)
         exchange.op = op["name"]
         format_ = self.response_format(exchange)
-        timeout_s = self.timeout_s(exchange, watchdog)
-        body = Body(exchange, watchdog, self._settings.max_body_bytes)
-        upload = await self.uploads.read_call(exchange, body, op, format_.check)
-        try:
-            timing = await self.compute(exchange, watchdog, upload, timeout_s)
-            writer = self.writer(exchange, upload)
+        self.read_timeout(exchange, watchdog)
+        upload = await self.uploads.read_call(exchange, watchdog, op, format_.check)
+
+        async def write(writer: JsonWriter) -> tuple[Headers, ResponseBody]:
             response = await format_.write(upload.plan, upload.outputs(), writer)
-            headers = [(b"content-type", format_.media_type)]
             if isinstance(format_, SafetensorsFormat) and upload.is_cached:
-                head, type_ = response.head, format_.media_type
-                self._quick.prepare(exchange, upload.plan, head, type_, timeout_s)
-            await self.send(exchange, watchdog, upload, timing, headers, response)
-        finally:
-            upload.release()
+                self._quick.prepare(exchange, upload.plan, response.head, format_.media_type)
+            return [(b"content-type", format_.media_type)], response
+
+        await self.run(exchange, watchdog, upload, write)
 
     def op(self, name: str) -> Mapping[str, Any]:
         op = self._ops.get(wire.op_name(name))
@@ -81,63 +81,49 @@ class Calls:
     def response_format(self, exchange: Exchange) -> Format:
         return self._formats[accepted(exchange.headers.get(b"accept"))]
 
-    async def compute(
-        self, exchange: Exchange, watchdog: ClientWatchdog, upload: Upload, timeout_s: float | None
-    ) -> Timing:
-        """Run a call on its lane, and record how long each stage took.
+    async def run(
+        self, exchange: Exchange, watchdog: ClientWatchdog, upload: Upload, write: Write
+    ) -> None:
+        """Run a call of any kind on its lane, send its response, and release its slots.
 
         Args:
-            timeout_s: seconds since the request came; None means `call_timeout_s` from now.
+            write: writes the response, whose data lie in the slots of `upload`.
         """
+        try:
+            watchdog.pause()
+            watchdog.clear_deadline()
+            timing = await self._compute(exchange, upload)
+            allocate = functools.partial(self._allocate, exchange, upload)
+            user = exchange.caller.name
+            writer = JsonWriter(self._json_admission, user, allocate, upload.dtypes)
+            headers, response = await write(writer)
+            if len(response.head) > JOIN_BYTES:
+                response = await _move_to_arena(response, writer)
+            headers = [
+                *headers,
+                (b"content-length", b"%d" % (len(response.head) + len(response.data))),
+                (b"server-timing", timing.header()),
+                (b"x-warpcall-device", timing.device.encode()),
+            ]
+            watchdog.begin_response()
+            await exchange.stream(headers, response.head, response.data, watchdog.progress)
+        finally:
+            upload.release()
+
+    async def _compute(self, exchange: Exchange, upload: Upload) -> Timing:
+        """Run a call on its lane, and record how long each stage took."""
         uploaded = time.monotonic()
-        watchdog.pause()
-        watchdog.clear_deadline()
         timing = await self._engine.run_on_lane(
             upload.plan,
             upload.source,
             upload.target,
             upload.target_offset,
             uploaded + self._settings.call_timeout_s
-            if timeout_s is None
-            else exchange.began + timeout_s,
+            if exchange.timeout_s is None
+            else exchange.began + exchange.timeout_s,
         )
         exchange.stages_ms = timing.stages_ms(uploaded - exchange.began)
         return timing
-
-    async def send(
-        self,
-        exchange: Exchange,
-        watchdog: ClientWatchdog,
-        upload: Upload,
-        timing: Timing,
-        headers: Headers,
-        response: ResponseBody,
-    ) -> None:
-        """Send a response whose data lie in the slots of `upload`."""
-        if len(response.head) > JOIN_BYTES:
-            response = await self._move_to_arena(exchange, response, upload)
-        headers = response_headers(headers, len(response.head) + len(response.data), timing)
-        watchdog.begin_response()
-        await exchange.stream(headers, response.head, response.data, watchdog.progress)
-
-    async def _move_to_arena(
-        self, exchange: Exchange, response: ResponseBody, upload: Upload
-    ) -> ResponseBody:
-        """Copy a response with a long head into the arena.
-
-        Otherwise a client that reads slowly would occupy memory on the heap, which the
-        limits of the arena do not bound.
-        """
-        nbytes = len(response.head)
-        view = await self._allocate(exchange, upload, nbytes + len(response.data))
-        await copy_in_chunks(view, memoryview(response.head))
-        await copy_in_chunks(view[nbytes:], response.data)
-        return ResponseBody(b"", view)
-
-    def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
-        """Writes JSON for the response of a call; a long text is written into the arena."""
-        allocate = functools.partial(self._allocate, exchange, upload)
-        return JsonWriter(self._json_admission, exchange.caller.name, allocate, upload.dtypes)
 
     async def _allocate(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(
@@ -146,14 +132,14 @@ class Calls:
         upload.held.append(slot)
         return slot.view
 
-    def timeout_s(self, exchange: Exchange, watchdog: ClientWatchdog) -> float | None:
-        """The caller's timeout in seconds; None if the request has none.
+    def read_timeout(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
+        """Read the caller's timeout, if the request has one.
 
-        The watchdog cancels the request then, until `compute` hands the deadline to the lane.
+        The watchdog cancels the request then, until `run` hands the deadline to the lane.
         """
         given = exchange.headers.get(wire.TIMEOUT_HEADER.lower().encode())
         if given is None:
-            return None
+            return
         try:
             timeout_s = float(given)
         except ValueError:
@@ -164,16 +150,28 @@ class Calls:
                 f"got {brief(given.decode('latin-1'))}",
                 field=wire.TIMEOUT_HEADER,
             )
+        watchdog.set_deadline(self.limit_time(exchange, timeout_s))
+
+    def limit_time(self, exchange: Exchange, timeout_s: float) -> float:
+        """Set, and return, the time that a call has, in seconds since its request came.
+
+        A shorter time that was set before remains.
+        """
         timeout_s = min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
-        watchdog.set_deadline(timeout_s)
+        if exchange.timeout_s is not None:
+            timeout_s = min(timeout_s, exchange.timeout_s)
+        exchange.timeout_s = timeout_s
         return timeout_s
 
 
-def response_headers(headers: Headers, nbytes: int, timing: Timing) -> Headers:
-    """Add the headers that every response of a call has."""
-    return [
-        *headers,
-        (b"content-length", b"%d" % nbytes),
-        (b"server-timing", timing.header()),
-        (b"x-warpcall-device", timing.device.encode()),
-    ]
+async def _move_to_arena(response: ResponseBody, writer: JsonWriter) -> ResponseBody:
+    """Copy a response with a long head into the arena.
+
+    Otherwise a client that reads slowly would occupy memory on the heap, which the limits of the
+    arena do not bound.
+    """
+    nbytes = len(response.head)
+    view = await writer.allocate(nbytes + len(response.data))
+    await copy_in_chunks(view, memoryview(response.head))
+    await copy_in_chunks(view[nbytes:], response.data)
+    return ResponseBody(b"", view)

@@ -13,7 +13,7 @@ from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked, Checker
-from warpcall_service.calls.run import Calls, response_headers
+from warpcall_service.calls.run import CallRunner
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.tensor_session import (
     Check,
@@ -22,12 +22,13 @@ from warpcall_service.calls.tensor_session import (
     TensorSession,
     ids_to_store,
 )
-from warpcall_service.calls.upload import Upload
+from warpcall_service.calls.upload import Upload, complete
+from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import Params
 from warpcall_service.formats.responses import Format
-from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
@@ -42,11 +43,11 @@ PUT: Mapping[str, Any] = {"name": "put", "params": []}
 class TensorCalls:
     """Runs calls that read or create stored tensors: each is planned as a program on one lane.
 
-    Every method responds to one request, and raises as `Calls.run_call`.
+    Every method responds to one request, and raises as `CallRunner.run_op`.
     """
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, calls: Calls, registry: TensorRegistry
+        self, settings: Settings, engine: LocalEngine, calls: CallRunner, registry: TensorRegistry
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -54,7 +55,7 @@ class TensorCalls:
         self._registry = registry
         self._checker = Checker(engine)
 
-    async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
+    async def run_op(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Run the op `name`; some of its inputs or outputs are stored tensors."""
         op = self._calls.op(name)
         exchange.op = op["name"]
@@ -77,27 +78,27 @@ class TensorCalls:
             await self._registry.nodes.await_nodes([id_])
             id_ = self._registry.nodes.without_node(id_, "id")
         check = functools.partial(_check_put, id_)
-        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        self._calls.read_timeout(exchange, watchdog)
         planner = await self._planner(exchange, check, lambda names: dict.fromkeys(names, id_))
         with planner.session as session:
-            body = Body(exchange, watchdog, self._settings.max_body_bytes)
             upload = await self._calls.uploads.read_call(
-                exchange, body, PUT, lambda plan: None, planner
+                exchange, watchdog, PUT, lambda plan: None, planner
             )
-            try:
-                timing = await self._calls.compute(exchange, watchdog, upload, timeout_s)
+
+            async def write(writer: JsonWriter) -> tuple[Headers, ResponseBody]:
                 document = json.dumps({wire.STORED_KEY: session.commit()}).encode()
-            finally:
-                upload.release()
-        headers = response_headers([(b"content-type", JSON.encode())], len(document), timing)
-        await exchange.respond(200, headers, document)
+                session.close()
+                upload.release()  # before the response is sent: a client may read it slowly
+                return [(b"content-type", JSON.encode())], ResponseBody(document, memoryview(b""))
+
+            await self._calls.run(exchange, watchdog, upload, write)
 
     async def get_tensor(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
         """Respond with the stored tensor `id_`."""
         exchange.op = "get"
         _refuse(exchange, *HEADERS)
         format_ = self._calls.response_format(exchange)
-        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        self._calls.read_timeout(exchange, watchdog)
         planner = await self._planner(exchange, _check_get, lambda names: {}, {id_: id_})
         with planner.session as session:
             watchdog.pause()
@@ -109,23 +110,23 @@ class TensorCalls:
                 exchange.caller.name,
                 lane_name=planner.lane,
             )
-            upload = Upload(plan, slot, slot, 0)
-            await self._respond(exchange, watchdog, session, upload, format_, timeout_s)
+            await self._respond(exchange, watchdog, session, complete(plan, slot), format_)
 
     async def _run(
         self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any], check: Check
     ) -> None:
         format_ = self._calls.response_format(exchange)
-        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        self._calls.read_timeout(exchange, watchdog)
         given = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
         nodes = self._registry.nodes
         await nodes.await_nodes(given.values())
         store = {name: nodes.without_node(id_, wire.STORE_HEADER) for name, id_ in given.items()}
         planner = await self._planner(exchange, check, functools.partial(ids_to_store, store))
         with planner.session as session:
-            body = Body(exchange, watchdog, self._settings.max_body_bytes)
-            upload = await self._calls.uploads.read_call(exchange, body, op, format_.check, planner)
-            await self._respond(exchange, watchdog, session, upload, format_, timeout_s)
+            upload = await self._calls.uploads.read_call(
+                exchange, watchdog, op, format_.check, planner
+            )
+            await self._respond(exchange, watchdog, session, upload, format_)
 
     async def _respond(
         self,
@@ -134,19 +135,14 @@ class TensorCalls:
         session: TensorSession,
         upload: Upload,
         format_: Format,
-        timeout_s: float | None,
     ) -> None:
-        calls = self._calls
-        try:
-            timing = await calls.compute(exchange, watchdog, upload, timeout_s)
+        async def write(writer: JsonWriter) -> tuple[Headers, ResponseBody]:
             stored = session.commit()
-            writer = calls.writer(exchange, upload)
             response = await format_.write(upload.plan, upload.outputs(), writer, stored)
             session.close()  # before the response is sent: a client may read it slowly
-            headers = [(b"content-type", format_.media_type)]
-            await calls.send(exchange, watchdog, upload, timing, headers, response)
-        finally:
-            upload.release()
+            return [(b"content-type", format_.media_type)], response
+
+        await self._calls.run(exchange, watchdog, upload, write)
 
     async def _planner(
         self,

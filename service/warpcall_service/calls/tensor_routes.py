@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from warpcall import wire
 from warpcall.errors import NodeGone, NotFound, OnOtherNode
 from warpcall_service.calls.openapi import get_parts, op_parts, program_parts, put_parts
-from warpcall_service.calls.run import Calls
+from warpcall_service.calls.run import CallRunner
 from warpcall_service.calls.tensor_calls import STORED_TENSOR_HEADERS, TensorCalls
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.http.caller import CurrentCaller
@@ -56,14 +56,17 @@ class Deleted(Model):
 
 
 def calls(
-    ops: Iterable[Mapping[str, Any]], plain: Calls, tensor_calls: TensorCalls, direct: DirectRoutes
+    ops: Iterable[Mapping[str, Any]],
+    plain: CallRunner,
+    tensor_calls: TensorCalls,
+    direct: DirectRoutes,
 ) -> APIRouter:
     """The calls of each op, and programs of several ops."""
     router = APIRouter()
 
     def run(exchange: Exchange, watchdog: ClientWatchdog, name: str) -> Coroutine[Any, Any, None]:
         stored = not STORED_TENSOR_HEADERS.isdisjoint(exchange.headers)
-        return (tensor_calls if stored else plain).run_call(exchange, watchdog, name)
+        return (tensor_calls if stored else plain).run_op(exchange, watchdog, name)
 
     for op in ops:
         run_op = functools.partial(run, name=op["name"])

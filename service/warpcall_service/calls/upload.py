@@ -18,6 +18,7 @@ from warpcall_service.formats.json_reader import INLINE_BYTES, JsonReader
 from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.free_ranges import round_up
@@ -113,7 +114,7 @@ class Uploads:
     async def read_call(
         self,
         exchange: Exchange,
-        body: Body,
+        watchdog: ClientWatchdog,
         op: Mapping[str, Any],
         check_plan: Callable[[Plan], None],
         planner: Planner | None = None,
@@ -127,6 +128,7 @@ class Uploads:
         Raises:
             Problem: the call is invalid, or there is no memory for it. No slot is allocated then.
         """
+        body = Body(exchange, watchdog, self._settings.max_body_bytes)
         headers = exchange.headers
         if encoding := headers.get(b"content-encoding"):
             raise UnsupportedMedia(

@@ -68,6 +68,8 @@ class Exchange:
         began: when the head was read, by time.monotonic().
         caller: the user who sent it; NOBODY until it is authenticated.
         op: the op that is called, or program, put or get; empty for other requests.
+        timeout_s: of a call, the seconds from `began` on within which it must end; None means
+            `call_timeout_s` after its inputs have come.
         stages_ms: of a call that has run, milliseconds by stage; for the log and usage.
         declared: bytes of the body by Content-Length; 0 without a body; None if it is chunked.
         received: bytes of the body so far.
@@ -95,6 +97,7 @@ class Exchange:
         self.caller = scope["state"]["caller"] = NOBODY
         self.began = time.monotonic()
         self.op = ""
+        self.timeout_s: float | None = None
         self.stages_ms: dict[str, float] = {}
         self.outcome = "ok"
         self._task = asyncio.current_task()

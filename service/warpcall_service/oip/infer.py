@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from warpcall_service.calls.run import MIN_TIMEOUT_S, Calls
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from warpcall_service.calls.run import CallRunner
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import ClientWatchdog
@@ -18,7 +22,7 @@ class Inference:
     def __init__(
         self,
         settings: Settings,
-        calls: Calls,
+        calls: CallRunner,
         models: Models,
         reader: InferReader,
         statistics: Statistics,
@@ -46,23 +50,18 @@ class Inference:
         exchange.op = op["name"]
         ok = False
         try:
-            await self._run(exchange, watchdog, op["name"])
+            await self._run(exchange, watchdog, op)
             ok = True
         finally:
             self._statistics.record(exchange, ok=ok)
 
-    async def _run(self, exchange: Exchange, watchdog: ClientWatchdog, model: str) -> None:
-        timeout_s = self._calls.timeout_s(exchange, watchdog)
+    async def _run(
+        self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any]
+    ) -> None:
+        self._calls.read_timeout(exchange, watchdog)
         body = open_body(exchange, watchdog, self._settings.max_body_bytes)
-        upload, response = await self._reader.read_call(exchange, body, self._models.op(model))
-        asked_s = response.request.timeout_s
-        if asked_s is not None:
-            asked_s = min(max(asked_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
-            timeout_s = asked_s if timeout_s is None else min(asked_s, timeout_s)
-        try:
-            timing = await self._calls.compute(exchange, watchdog, upload, timeout_s)
-            writer = self._calls.writer(exchange, upload)
-            headers, sent = await response.write(upload.plan, upload.outputs(), writer)
-            await self._calls.send(exchange, watchdog, upload, timing, headers, sent)
-        finally:
-            upload.release()
+        upload, response = await self._reader.read_call(exchange, body, op)
+        if (timeout_s := response.request.timeout_s) is not None:
+            self._calls.limit_time(exchange, timeout_s)
+        write = functools.partial(response.write, upload.plan, upload.outputs())
+        await self._calls.run(exchange, watchdog, upload, write)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from tests.app.harness import App
 from tests.e2e.test_survives import until
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of
 from tests.service.stored_tensors import ALL, X, get, listed, memory, put
@@ -73,6 +75,29 @@ def test_several_at_once_get_ids_of_the_servers(tensor_client: httpx.Client) -> 
     assert stored.keys() == {"layer.0.weight", "b"}
     assert sorted(listed(tensor_client)) == sorted(entry["id"] for entry in stored.values())
     np.testing.assert_array_equal(get(tensor_client, stored["b"]["id"]), X.T)
+
+
+def test_the_response_of_a_put_holds_no_memory_of_the_arena(
+    app: App, tensor_client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client may read it slowly."""
+    held: list[int] = []
+    asgi = app.asgi
+
+    async def noting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        async def note(message: dict[str, Any]) -> None:
+            held.append(app.engine.all_lanes[0].arena.stats().used)
+            await send(message)
+
+        await asgi(scope, receive, note)
+
+    monkeypatch.setattr(app, "asgi", noting)
+    with app.client() as client:
+        answer = put(client, "photo", np.zeros(1 << 20, np.float32))
+
+    assert answer.status_code == 200
+    assert held
+    assert max(held) == 0
 
 
 def test_a_call_takes_them_and_leaves_its_output_there(tensor_client: httpx.Client) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from warpcall.wire import TensorInfo
 from warpcall_service.calls.upload import Uploads
+from warpcall_service.http.body import Body
+from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes import arena_memory
 from warpcall_service.lanes.arena import Arena, Slot
 from warpcall_service.lanes.plan import Plan
@@ -43,22 +45,16 @@ class Engine:
         return await self.arena.acquire(nbytes, timeout_s, user)
 
 
-class Received:
-    """A body that has been received."""
+def request(document: object) -> Exchange:
+    """A request that has the JSON of a document as its body."""
+    text = json.dumps(document).encode()
+    headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(text)}
 
-    user = "alice"
-    watchdog = SimpleNamespace(pause=lambda: None, resume=lambda: None)
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": text}
 
-    def __init__(self, document: object) -> None:
-        self.text = json.dumps(document).encode()
-        self.declared = len(self.text)
-
-    async def all_into(self, target: memoryview, what: str) -> int:
-        target[: len(self.text)] = self.text
-        return len(self.text)
-
-    async def exactly(self, nbytes: int) -> bytes:
-        return self.text[:nbytes]
+    scope = {"headers": list(headers.items()), "query_string": b""}
+    return Exchange(scope, cast(Any, receive), cast(Any, None))
 
 
 @pytest.mark.parametrize("protocol", ["native", "infer"])
@@ -71,20 +67,21 @@ def test_a_client_that_leaves_while_its_tensors_are_copied_leaves_no_memory_allo
         engine = Engine()
         settings = Settings.load()
         uploads = Uploads(settings, cast(Any, engine))
-        exchange = SimpleNamespace(
-            headers={b"content-type": b"application/json"}, scope={"query_string": b""}
-        )
         if protocol == "native":
             x = {"dtype": "U8", "shape": [len(VALUES)], "data": VALUES}
-            body = Received({"inputs": {"x": x}})
-            call = uploads.read_call(cast(Any, exchange), cast(Any, body), OP, lambda plan: None)
+            exchange = request({"inputs": {"x": x}})
+            watchdog = ClientWatchdog(exchange.connection, 60.0, 1)
+            call = uploads.read_call(exchange, watchdog, OP, lambda plan: None)
         else:
             infer_x = {"name": "x", "datatype": "UINT8", "shape": [len(VALUES)], "data": VALUES}
-            body = Received({"inputs": [infer_x]})
+            exchange = request({"inputs": [infer_x]})
+            watchdog = ClientWatchdog(exchange.connection, 60.0, 1)
+            body = Body(exchange, watchdog, 1 << 20)
             reader = InferReader(settings, cast(Any, engine), uploads, SharedMemory(0))
-            call = cast(Any, reader.read_call(cast(Any, exchange), cast(Any, body), OP))
+            call = cast(Any, reader.read_call(exchange, body, OP))
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(call)
+        watchdog.close()
         return engine.planned, engine.arena.stats().used
 
     assert asyncio.run(read()) == (1, 0)
