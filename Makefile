@@ -43,8 +43,18 @@ screenshots: setup
 	$(BIN)/python -m tests.pages.screenshots screenshots $(ARGS)
 demo: setup
 	@$(BIN)/python -m demo.demo $(ARGS)
+# A server for oneself runs uploads in the sandbox. One that others reach, or that shares a database, does what its
+# operator says. The server itself checks the sandbox more closely, and again every minute.
+OTHERS = $(findstring --insecure,$(ARGS))$(findstring --calls-only,$(ARGS))$(WARPCALL_INSECURE)$(WARPCALL_DATABASE_URL)
+ifeq ($(WARPCALL_UPLOADS)$(strip $(OTHERS)),)
+SANDBOX = bwrap --unshare-user --unshare-pid --ro-bind / / --proc /proc true
+endif
 serve: setup
-	@$(BIN)/warpcall-server $(ARGS)
+	@$(or $(SANDBOX),true) 2>/dev/null || printf '%s\n' \
+		"Uploads cannot run yet, because bubblewrap does not work here. One of these commands changes that:" \
+		"    sudo apt-get install bubblewrap libseccomp2 uidmap" \
+		"    WARPCALL_UPLOADS=trusted make serve    # uploaded code then has the server's rights"
+	@$(if $(SANDBOX),WARPCALL_UPLOADS=sandboxed) $(BIN)/warpcall-server $(ARGS)
 bench: setup
 	$(BIN)/python -m bench.service_speed $(ARGS)
 image: setup
