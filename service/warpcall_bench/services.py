@@ -33,12 +33,10 @@ from warpcall_bench.shares.models import ShareRequest
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.summaries import routes as summary_routes
 from warpcall_bench.summaries.artefact_routes import artefact_routes
-from warpcall_bench.uploads import problem_routes
 from warpcall_bench.uploads import routes as upload_routes
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
-from warpcall_bench.uploads.problems import ProblemService
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import UploadService
 from warpcall_service.extension import Core, Parts
 
 # Operations refer to these by name in `openapi_extra`, where FastAPI does not see them.
@@ -78,10 +76,9 @@ class Services:
             *(core.accounts, core.nodes, self._artefacts),
         )
         self.monitors = MonitorService(settings, self.jobs)
-        self._implementations = ImplementationService(
+        self._uploads = UploadService(
             settings, engine, store, self._modules, self._sandbox, self._checks
         )
-        self._problems = ProblemService(settings, store, self._checks, self._sandbox)
         self._reports = CompileReports(settings, engine, store, self._sandbox, self._checks)
         self._shares = ShareService(self.jobs, core.accounts)
 
@@ -98,8 +95,7 @@ class Services:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
-        self._implementations.close()
-        self._problems.close()
+        self._uploads.close()
         await self.monitors.stop()
         self._reports.close()
         await self.jobs.stop()
@@ -120,24 +116,21 @@ class Services:
 
     def _routers(self) -> list[APIRouter]:
         core, settings, engine = self._core, self._settings, self._core.engine
-        jobs, implementations, problems = self.jobs, self._implementations, self._problems
+        jobs, uploads = self.jobs, self._uploads
         return [
             job_routes.jobs(jobs, core.stopping),
             summary_routes.summaries(jobs),
             artefact_routes(jobs, self._artefacts),
             share_routes.shares(self._shares, jobs),
             monitor_routes.monitors(self.monitors),
-            upload_routes.implementations(settings, implementations),
-            problem_routes.problems(settings, problems),
+            upload_routes.implementations(settings, uploads),
+            upload_routes.problems(settings, uploads),
             compile_reports(settings, self._reports),
             pages(
-                *(engine, jobs, implementations, problems, self._shares, core.nodes),
-                *(self._artefacts, lambda: self._sandbox.status),
+                *(engine, jobs, uploads, self._shares, core.nodes, self._artefacts),
+                lambda: self._sandbox.status,
             ),
-            forms(
-                *(core, settings, jobs, implementations, problems),
-                *(self._shares, self.monitors, self._reports),
-            ),
+            forms(core, settings, jobs, uploads, self._shares, self.monitors, self._reports),
         ]
 
     def _metrics(self) -> Iterable[Metric]:

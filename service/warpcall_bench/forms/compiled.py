@@ -37,7 +37,7 @@ from warpcall_bench.forms.ops import Declared, Ops
 from warpcall_bench.forms.uploads import validated
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.uploads.database import REFERENCE
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import IMPLEMENTATION, UploadService
 from warpcall_service.formats.form import Form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
@@ -133,7 +133,7 @@ def source_of(files: Sequence[SourceFile], name: str) -> Source | None:
     return Source(files[0].path, None, highlighted(files[0].text)) if files else None
 
 
-def routes(ops: Ops, implementations: ImplementationService, reports: CompileReports) -> APIRouter:
+def routes(ops: Ops, uploads: UploadService, reports: CompileReports) -> APIRouter:
     """The page, whose form asks for itself with a query."""
     router = APIRouter(include_in_schema=False)
 
@@ -141,7 +141,8 @@ def routes(ops: Ops, implementations: ImplementationService, reports: CompileRep
         parts = REFERENCE.fullmatch(name)
         if parts is None:
             return None
-        return await implementations.find(caller, parts["user"], parts["name"], parts["version"])
+        named = parts.group("user", "name", "version")
+        return await uploads.find(IMPLEMENTATION, caller, *named)
 
     @router.get("/compiled")
     async def compiled(request: Request, caller: CurrentCaller) -> Response:

@@ -20,7 +20,7 @@ from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, new_token, page, render
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import Filter
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import UploadService
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
@@ -67,12 +67,12 @@ class JobForms:
         settings: BenchSettings,
         ops: Ops,
         jobs: JobService,
-        implementations: ImplementationService,
+        uploads: UploadService,
     ) -> None:
         self._private = settings.jobs_private
         self.ops = ops
         self._jobs = jobs
-        self._implementations = implementations
+        self._uploads = uploads
 
     async def filled(self, caller: Caller, job_id: str) -> tuple[Declared, Form]:
         """The op and the form of a job that there is.
@@ -158,7 +158,7 @@ class JobForms:
 
     async def _choices(self, caller: Caller, op: Declared, form: Form) -> list[Choice]:
         """What can be timed: all that is known, and what the form has besides."""
-        listed = await self._implementations.list(
+        listed = await self._uploads.list_implementations(
             caller, Filter(op=without_version(op["name"]), limit=LISTED)
         )
         known = [(one.name, one.doc, str(one.kind)) for one in listed.implementations]
@@ -182,11 +182,11 @@ def routes(
     settings: BenchSettings,
     ops: Ops,
     jobs: JobService,
-    implementations: ImplementationService,
+    uploads: UploadService,
 ) -> APIRouter:
     """The page of a new job, and what the buttons of a job post to."""
     router = APIRouter(include_in_schema=False)
-    forms = JobForms(settings, ops, jobs, implementations)
+    forms = JobForms(settings, ops, jobs, uploads)
 
     @router.get("/new")
     async def new(

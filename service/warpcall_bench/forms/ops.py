@@ -9,7 +9,7 @@ from warpcall.errors import NotFound
 from warpcall.problems import ProblemInfo
 from warpcall_bench.jobs import models
 from warpcall_bench.uploads.database import REFERENCE, Filter
-from warpcall_bench.uploads.problems import ProblemService
+from warpcall_bench.uploads.service import PROBLEM, UploadService
 from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
 from warpcall_service.text import brief
@@ -22,9 +22,9 @@ Declared = Mapping[str, Any]  # an op, as the engine's catalog has it
 class Ops:
     """Finds ops by name."""
 
-    def __init__(self, engine: Engine, problems: ProblemService) -> None:
+    def __init__(self, engine: Engine, uploads: UploadService) -> None:
         self._engine = engine
-        self._problems = problems
+        self._uploads = uploads
 
     @property
     def shipped(self) -> list[Declared]:
@@ -54,12 +54,13 @@ class Ops:
         parts = REFERENCE.fullmatch(name)
         if parts is None:
             return self.find_shipped(name)
-        found = await self._problems.find(caller, parts["user"], parts["name"], parts["version"])
+        named = parts.group("user", "name", "version")
+        found = await self._uploads.find(PROBLEM, caller, *named)
         return {**found.declaration, "name": name}
 
     async def problems(self, caller: Caller) -> Sequence[ProblemInfo]:
         """The problems that the caller may read, the one uploaded last first."""
-        return (await self._problems.list(caller, Filter(limit=LISTED))).problems
+        return (await self._uploads.list_problems(caller, Filter(limit=LISTED))).problems
 
 
 def is_problem(op: Declared) -> bool:

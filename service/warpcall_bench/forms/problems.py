@@ -21,8 +21,7 @@ from warpcall_bench.jobs.models import Name
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.models import ProblemUpload
-from warpcall_bench.uploads.problems import ProblemService
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import UploadService
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 
@@ -39,9 +38,7 @@ def request_of(form: Form) -> ProblemUpload:
     return validated(ProblemUpload, source_of(form, named_by_file=False))
 
 
-def routes(
-    settings: BenchSettings, implementations: ImplementationService, problems: ProblemService
-) -> APIRouter:
+def routes(settings: BenchSettings, uploads: UploadService) -> APIRouter:
     """The page of the form, and what it posts to."""
     router = APIRouter(include_in_schema=False)
     most = int(settings.upload_max_bytes)
@@ -55,7 +52,7 @@ def routes(
             form=form,
             source=shown_source(form),
             errors=errors,
-            environment=await implementations.environment(),
+            environment=await uploads.environment(),
         )
         return page(request, text, status)
 
@@ -69,7 +66,7 @@ def routes(
         caller.check("upload")
         form = await read_form(request, 2 * most + FURTHER_BYTES)
         try:
-            found = await problems.add(caller, request_of(form))
+            found = await uploads.add_problem(caller, request_of(form))
         except Problem as problem:
             return await show(request, form, errors_of(problem), problem.status)
         if form.text("action") == "bench":

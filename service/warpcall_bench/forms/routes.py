@@ -16,8 +16,7 @@ from warpcall_bench.jobs.service import JobService
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.shares.service import ShareService
-from warpcall_bench.uploads.problems import ProblemService
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import UploadService
 from warpcall_service.extension import Core
 
 
@@ -25,23 +24,22 @@ def forms(
     core: Core,
     settings: BenchSettings,
     jobs: JobService,
-    implementations: ImplementationService,
-    problems: ProblemService,
+    uploads: UploadService,
     shares: ShareService,
     monitors: MonitorService,
     reports: CompileReports,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
-    ops = Ops(core.engine, problems)
-    router.include_router(job_forms.routes(settings, ops, jobs, implementations))
-    router.include_router(upload_forms.routes(settings, ops, implementations))
-    router.include_router(problem_forms.routes(settings, implementations, problems))
+    ops = Ops(core.engine, uploads)
+    router.include_router(job_forms.routes(settings, ops, jobs, uploads))
+    router.include_router(upload_forms.routes(settings, ops, uploads))
+    router.include_router(problem_forms.routes(settings, uploads))
     router.include_router(admin.routes(settings, core.accounts, jobs))
     router.include_router(account.routes(jobs))
     router.include_router(call.routes(settings, core.calls, ops))
     router.include_router(share_forms.routes(jobs, shares))
     router.include_router(new_monitor.routes(settings, jobs, monitors))  # before /monitors/{id}
     router.include_router(monitor_forms.routes(monitors))
-    router.include_router(compiled.routes(ops, implementations, reports))
+    router.include_router(compiled.routes(ops, uploads, reports))
     return router

@@ -20,7 +20,7 @@ from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.models import UploadRequest
 from warpcall_bench.uploads.new_versions import NAME
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import UploadService
 from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
@@ -109,7 +109,7 @@ def page_of(kind: str, name: str) -> str:
     return "/".join(quote(part, safe="") for part in (kind, *name.split("/")))
 
 
-def routes(settings: BenchSettings, ops: Ops, implementations: ImplementationService) -> APIRouter:
+def routes(settings: BenchSettings, ops: Ops, uploads: UploadService) -> APIRouter:
     """The page of the form, and what it posts to."""
     router = APIRouter(include_in_schema=False)
     most = int(settings.upload_max_bytes)
@@ -128,7 +128,7 @@ def routes(settings: BenchSettings, ops: Ops, implementations: ImplementationSer
             form=form,
             source=shown_source(form),
             errors=errors,
-            environment=await implementations.environment(),
+            environment=await uploads.environment(),
         )
         return page(request, text, status)
 
@@ -149,7 +149,7 @@ def routes(settings: BenchSettings, ops: Ops, implementations: ImplementationSer
         caller.check("upload")
         form = await read_form(request, 2 * most + FURTHER_BYTES)
         try:
-            found = await implementations.add(caller, request_of(form))
+            found = await uploads.add_implementation(caller, request_of(form))
         except Problem as problem:
             return await show(request, caller, form, errors_of(problem), problem.status)
         if form.text("action") == "bench":

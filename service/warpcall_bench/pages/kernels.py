@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -18,10 +18,9 @@ from warpcall_bench.jobs import submissions, views
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.runs.operator_modules import OperatorModule
-from warpcall_bench.uploads.database import Filter
+from warpcall_bench.uploads.database import Filter, Row
 from warpcall_bench.uploads.models import Cursor, Version
-from warpcall_bench.uploads.problems import ProblemService
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, Kind, UploadService
 from warpcall_service.extension import Engine
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
@@ -39,12 +38,7 @@ Uploaded = TypeVar("Uploaded", ImplementationDetails, ProblemDetails)
 Pair: TypeAlias = tuple[Uploaded, Uploaded | None]
 
 
-def kernel_routes(
-    engine: Engine,
-    jobs: JobService,
-    implementations: ImplementationService,
-    problems: ProblemService,
-) -> APIRouter:
+def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> APIRouter:
     """The list of ops and uploads, a page for each op and problem, and one for each upload."""
     router = APIRouter(include_in_schema=False)
     ops = {declared["name"]: declared for declared in engine.catalog}
@@ -53,13 +47,13 @@ def kernel_routes(
     async def list_kernels(
         request: Request, caller: CurrentCaller, before: Cursor | None = None
     ) -> Response:
-        found = await implementations.list(caller, Filter(None, None, before, PAGE_UPLOADS))
+        found = await uploads.list_implementations(caller, Filter(None, None, before, PAGE_UPLOADS))
         declared: Sequence[ProblemInfo] | None = None
         if before is None:
             wanted = Filter(None, None, None, PAGE_UPLOADS)
-            declared = (await problems.list(caller, wanted)).problems
+            declared = (await uploads.list_problems(caller, wanted)).problems
         view = View.of(request)
-        providers = await implementations.providers(caller)
+        providers = await uploads.providers(caller)
         return page(request, kernels_page(view, list(ops.values()), declared, found, providers))
 
     @router.get("/kernels/{name}")
@@ -68,9 +62,9 @@ def kernel_routes(
     ) -> Response:
         if name not in ops:
             raise NotFound(wire.no_such_op(name, ops), field="name")
-        found = await implementations.list(caller, Filter(name, None, None, OP_UPLOADS))
+        found = await uploads.list_implementations(caller, Filter(name, None, None, OP_UPLOADS))
         view, devices = View.of(request), jobs.scheduler.devices
-        providers = await implementations.providers(caller)
+        providers = await uploads.providers(caller)
         text = await jobs.read(caller, op_page, view, ops[name], found, providers, file, devices)
         return page(request, text)
 
@@ -83,7 +77,7 @@ def kernel_routes(
         version: Version | None = None,
         against: Version | None = None,
     ) -> Response:
-        pair = await _versions(implementations.find, caller, user, name, version, against)
+        pair = await _versions(uploads, IMPLEMENTATION, caller, user, name, version, against)
         devices = jobs.scheduler.devices
         text = await jobs.read(caller, implementation_page, View.of(request), pair, devices)
         return page(request, text)
@@ -97,16 +91,18 @@ def kernel_routes(
         version: Version | None = None,
         against: Version | None = None,
     ) -> Response:
-        pair = await _versions(problems.find, caller, user, name, version, against)
-        offered = await implementations.list(caller, Filter(pair[0].name, None, None, OP_UPLOADS))
+        pair = await _versions(uploads, PROBLEM, caller, user, name, version, against)
+        offered = await uploads.list_implementations(
+            caller, Filter(pair[0].name, None, None, OP_UPLOADS)
+        )
         devices, view = jobs.scheduler.devices, View.of(request)
-        providers = await implementations.providers(caller)
+        providers = await uploads.providers(caller)
         text = await jobs.read(caller, problem_page, view, pair, offered, providers, devices)
         return page(request, text)
 
     @router.get("/modules/{module}")
     async def show_module(request: Request, caller: CurrentCaller, module: Module) -> Response:
-        found, source = await implementations.module_source(caller, module)
+        found, source = await uploads.module_source(caller, module)
         text = await asyncio.to_thread(module_page, View.of(request), found, source)
         return page(request, text)
 
@@ -216,7 +212,8 @@ def module_page(view: View, module: OperatorModule, source: str) -> str:
 
 
 async def _versions(
-    find: Callable[[Caller, str, str, str | None], Awaitable[Uploaded]],
+    uploads: UploadService,
+    kind: Kind[Row, Uploaded],
     caller: Caller,
     user: str,
     name: str,
@@ -224,8 +221,10 @@ async def _versions(
     against: str | None,
 ) -> Pair[Uploaded]:
     """A version of an upload, by default the latest, and the one that it is compared with."""
-    found = await find(caller, user, name, version)
-    return found, None if against is None else await find(caller, user, name, against)
+    found = await uploads.find(kind, caller, user, name, version)
+    if against is None:
+        return found, None
+    return found, await uploads.find(kind, caller, user, name, against)
 
 
 def _shown(

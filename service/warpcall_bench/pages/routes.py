@@ -29,8 +29,7 @@ from warpcall_bench.pages.strips import strips
 from warpcall_bench.pages.view import View, page, streamed_page
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.summaries.routes import DeviceName
-from warpcall_bench.uploads.problems import ProblemService
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.service import UploadService
 from warpcall_service.extension import Engine, Nodes
 from warpcall_service.http.caller import CurrentCaller
 
@@ -44,22 +43,21 @@ Empty = Annotated[str, Query(max_length=0)]
 def pages(
     engine: Engine,
     jobs: JobService,
-    implementations: ImplementationService,
-    problems: ProblemService,
+    uploads: UploadService,
     shares: ShareService,
     nodes: Nodes,
     artefacts: Artefacts,
-    uploads: Callable[[], str],
+    upload_status: Callable[[], str],
 ) -> APIRouter:
-    """All pages. `uploads` returns what /readyz says of uploads."""
+    """All pages. `upload_status` returns what /readyz says of uploads."""
     router = APIRouter(include_in_schema=False)
     for part in (
         static.routes(),
         docs.routes(),
         login.routes(),
-        start.routes(engine, uploads),
+        start.routes(engine, upload_status),
         guide.routes(),
-        kernel_routes(engine, jobs, implementations, problems),
+        kernel_routes(engine, jobs, uploads),
         shared_routes(jobs, shares),
     ):
         router.include_router(part)
@@ -69,7 +67,7 @@ def pages(
         devices = jobs.scheduler.devices
         known = servers(nodes)
         strip = strips(engine)
-        able = abilities(engine, uploads())
+        able = abilities(engine, upload_status())
         text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known, able)
         return page(request, text)
 

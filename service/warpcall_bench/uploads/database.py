@@ -192,9 +192,14 @@ class Versions(Generic[Row]):
         query = sa.select(self._table).where(*self._of(user, name), self.readable(caller))
         return session.scalars(query.order_by(*self._latest_first)).all()
 
-    def listed(self, session: Session, caller: Caller, wanted: Filter) -> Sequence[Row]:
-        """The latest version of each name that the caller may read, the one uploaded last first;
-        one more than `limit` if there are more.
+    def page(
+        self, session: Session, caller: Caller, wanted: Filter
+    ) -> tuple[Sequence[Row], str | None]:
+        """The latest version of each name that the caller may read, the one uploaded last first.
+
+        Returns:
+            At most `limit` versions, and the value of `before` that lists what comes after them;
+            None if nothing does.
 
         Raises:
             InvalidInput: `before` is no cursor.
@@ -223,7 +228,11 @@ class Versions(Generic[Row]):
                 )
             at = sa.tuple_(table.latest_ms, table.number)
             query = query.where(at < sa.tuple_(int(parts[1]), int(parts[2])))
-        return session.scalars(query.order_by(*self._latest_first).limit(wanted.limit + 1)).all()
+        query = query.order_by(*self._latest_first).limit(wanted.limit + 1)
+        found = session.scalars(query).all()
+        page = found[: wanted.limit]
+        following = f"{page[-1].latest_ms}-{page[-1].number}" if len(found) > len(page) else None
+        return page, following
 
     def delete(
         self, session: Session, caller: Caller, user: str, name: str, version: str | None
@@ -312,11 +321,6 @@ def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) 
             "delete some",
             field="source",
         )
-
-
-def cursor(row: Uploaded) -> str:
-    """The value of `before` that lists what comes after a row."""
-    return f"{row.latest_ms}-{row.number}"
 
 
 def _check_op(session: Session, caller: Caller, new: NewImplementation) -> None:

@@ -1,17 +1,17 @@
-"""The HTTP routes of implementations."""
+"""The HTTP routes of implementations and of problems."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
 
 from warpcall.errors import (
     Busy,
     Forbidden,
     InvalidInput,
     NotFound,
-    Problem,
     TimedOut,
     TooLarge,
     Unavailable,
@@ -23,10 +23,17 @@ from warpcall.implementations import (
     ImplementationList,
     UploadedImplementation,
 )
+from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import Filter
-from warpcall_bench.uploads.models import Cursor, ListedName, UploadRequest, Version
-from warpcall_bench.uploads.service import ImplementationService
+from warpcall_bench.uploads.models import (
+    Cursor,
+    ListedName,
+    ProblemUpload,
+    UploadRequest,
+    Version,
+)
+from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, UploadService
 from warpcall_service.formats.flat_json import check_flat
 from warpcall_service.formats.json_body import read_model
 from warpcall_service.formats.media_types import JSON
@@ -42,60 +49,69 @@ OneVersion = Annotated[
     Version | None,
     Query(description="The first digits of a version, at least 8; by default the latest version"),
 ]
-Limit = Annotated[int, Query(ge=1, le=500, description="On the number of uploaded ones")]
+Before = Annotated[Cursor | None, Query(description="`next` of the page before this one")]
+UploadLimit = Annotated[int, Query(ge=1, le=500, description="On the number of uploaded ones")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+
+# Arguments of the decorators of routes.
+ONE = "/{user}/{name}"
+LISTING: dict[str, Any] = {
+    "responses": problem_responses([InvalidInput, Busy, Unavailable, TimedOut])
+}
+SHOWING: dict[str, Any] = {"responses": problem_responses([NotFound, InvalidInput, Unavailable])}
+DELETING: dict[str, Any] = {
+    "status_code": 204,
+    "responses": problem_responses([NotFound, InvalidInput, Unavailable, Forbidden]),
+    **needs("upload"),
+}
 
 
-def implementations(settings: BenchSettings, service: ImplementationService) -> APIRouter:
+def uploading(request: type[BaseModel], answer: type[object]) -> dict[str, Any]:
+    """Arguments of the decorator of a route that takes an upload, and answers 201 or 200."""
+    needed = needs("upload")
+    problems = (InvalidInput, TooLarge, UnsupportedMedia, TimedOut, Forbidden, Busy, Unavailable)
+    body = {"required": True, "content": {JSON: {"schema": ref(request)}}}
+    return {
+        "response_model": answer,
+        "status_code": 201,
+        "responses": {
+            200: {"model": answer, "description": "It was stored before"},
+            **problem_responses(problems),
+        },
+        "dependencies": needed["dependencies"],
+        "openapi_extra": {**needed["openapi_extra"], "requestBody": body},
+    }
+
+
+def implementations(settings: BenchSettings, service: UploadService) -> APIRouter:
     """The routes to upload implementations, and to list, read and delete them."""
     router = APIRouter(prefix="/v1/implementations", tags=["implementations"])
-    uploading = needs("upload")
-    asking: list[type[Problem]] = [InvalidInput, TooLarge, UnsupportedMedia, TimedOut]
-    lost = problem_responses([NotFound, InvalidInput, Unavailable])
-    body = {"required": True, "content": {JSON: {"schema": ref(UploadRequest)}}}
+    most, what = most_bytes(settings), "the JSON of an upload"
 
-    @router.post(
-        "",
-        response_model=UploadedImplementation,
-        status_code=201,
-        responses={
-            200: {"model": UploadedImplementation, "description": "It was stored before"},
-            **problem_responses([*asking, Forbidden, Busy, Unavailable]),
-        },
-        dependencies=uploading["dependencies"],
-        openapi_extra={**uploading["openapi_extra"], "requestBody": body},
-    )
+    @router.post("", **uploading(UploadRequest, UploadedImplementation))
     async def upload_implementation(request: Request, caller: CurrentCaller) -> Response:
         """Upload Python source with an implementation of an op, which jobs can then time.
 
         The source is checked first: it is imported in a process of its own. If that fails, the
         problem names the line. The answer is 200 if the same source was stored before.
         """
-        most = most_bytes(settings)
-        wanted = await read_model(request, UploadRequest, most, "the JSON of an upload", check_flat)
-        found = await service.add(caller, wanted)
-        return Response(to_json(found), 201 if found.created else 200, media_type=JSON)
+        wanted = await read_model(request, UploadRequest, most, what, check_flat)
+        return _stored(await service.add_implementation(caller, wanted))
 
-    @router.get(
-        "",
-        response_model=ImplementationList,
-        responses=problem_responses([InvalidInput, Busy, Unavailable, TimedOut]),
-    )
+    @router.get("", response_model=ImplementationList, **LISTING)
     async def list_implementations(
         caller: CurrentCaller,
         op: ListedName | None = None,
         user: ListedName | None = None,
-        before: Annotated[
-            Cursor | None, Query(description="`next` of the page before this one")
-        ] = None,
-        limit: Limit = 50,
+        before: Before = None,
+        limit: UploadLimit = 50,
     ) -> Response:
         """Everything that jobs can time and that the caller may read.
 
         The first page begins with the shipped implementations and those of the operator. Uploaded
         ones follow, the latest version of each name, the one that was uploaded last first.
         """
-        found = await service.list(caller, Filter(op, user, before, limit))
-        return Response(to_json(found), media_type=JSON)
+        return _answer(await service.list_implementations(caller, Filter(op, user, before, limit)))
 
     @router.get(
         "/environment",
@@ -104,22 +120,17 @@ def implementations(settings: BenchSettings, service: ImplementationService) -> 
     )
     async def show_environment(caller: CurrentCaller) -> Response:
         """What uploaded source may use: versions, tools, packages, and limits."""
-        return Response(to_json(await service.environment()), media_type=JSON)
+        return _answer(await service.environment())
 
-    @router.get("/{user}/{name}", response_model=ImplementationDetails, responses=lost)
+    @router.get(ONE, response_model=ImplementationDetails, **SHOWING)
     async def show_implementation(
         user: str, name: str, caller: CurrentCaller, version: OneVersion = None
     ) -> Response:
         """An uploaded implementation with its source, and all its versions."""
-        found = await service.find(caller, user, name, version)
-        return Response(to_json(found), media_type=JSON)
+        found = await service.find(IMPLEMENTATION, caller, user, name, version)
+        return _answer(found)
 
-    @router.delete(
-        "/{user}/{name}",
-        status_code=204,
-        responses={**lost, **problem_responses([Forbidden])},
-        **uploading,
-    )
+    @router.delete(ONE, **DELETING)
     async def delete_implementation(
         user: str, name: str, caller: CurrentCaller, version: OneVersion = None
     ) -> Response:
@@ -128,7 +139,57 @@ def implementations(settings: BenchSettings, service: ImplementationService) -> 
         They disappear at once. Jobs that are queued already still time them, and what jobs have
         measured is kept.
         """
-        await service.delete(caller, user, name, version)
+        await service.delete(IMPLEMENTATION, caller, user, name, version)
+        return Response(status_code=204)
+
+    return router
+
+
+def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
+    """The routes to upload problems, and to list, read and delete them."""
+    router = APIRouter(prefix="/v1/problems", tags=["problems"])
+    most, what = most_bytes(settings), "the JSON of an upload"
+
+    @router.post("", **uploading(ProblemUpload, UploadedProblem))
+    async def upload_problem(request: Request, caller: CurrentCaller) -> Response:
+        """Upload Python source that declares a problem: an op of the user's, for jobs to measure.
+
+        The source is checked first: it is imported in a process of its own, which finds out the
+        inputs of default sizes and the shapes of the outputs. If that fails, the error names the
+        line. The answer is 200 if the same source was stored before.
+        """
+        wanted = await read_model(request, ProblemUpload, most, what, check_flat)
+        return _stored(await service.add_problem(caller, wanted))
+
+    @router.get("", response_model=ProblemList, **LISTING)
+    async def list_problems(
+        caller: CurrentCaller,
+        user: ListedName | None = None,
+        before: Before = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """The problems that the caller may read: the latest version of each name, the one that was
+        uploaded last first."""
+        return _answer(await service.list_problems(caller, Filter(None, user, before, limit)))
+
+    @router.get(ONE, response_model=ProblemDetails, **SHOWING)
+    async def show_problem(
+        user: str, name: str, caller: CurrentCaller, version: OneVersion = None
+    ) -> Response:
+        """A problem with its source and its declaration, and all its versions."""
+        found = await service.find(PROBLEM, caller, user, name, version)
+        return _answer(found)
+
+    @router.delete(ONE, **DELETING)
+    async def delete_problem(
+        user: str, name: str, caller: CurrentCaller, version: OneVersion = None
+    ) -> Response:
+        """Delete a version, or by default all versions.
+
+        They disappear at once. Jobs that are queued already still measure them. What jobs have
+        measured is kept, and so are implementations of the problem.
+        """
+        await service.delete(PROBLEM, caller, user, name, version)
         return Response(status_code=204)
 
     return router
@@ -137,3 +198,11 @@ def implementations(settings: BenchSettings, service: ImplementationService) -> 
 def most_bytes(settings: BenchSettings) -> int:
     """The most bytes that the body of an upload may have."""
     return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES
+
+
+def _answer(found: object, status: int = 200) -> Response:
+    return Response(to_json(found), status, media_type=JSON)
+
+
+def _stored(found: UploadedImplementation | UploadedProblem) -> Response:
+    return _answer(found, 201 if found.created else 200)

@@ -1,40 +1,32 @@
-"""What the routes call: every operation on implementations."""
+"""What the routes and pages call: every operation on uploads."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput, NotFound
+from warpcall.errors import NotFound
 from warpcall.implementations import (
     Environment,
     Implementation,
-    ImplementationDetails,
     ImplementationList,
     ModuleError,
     UploadedImplementation,
 )
+from warpcall.problems import ProblemList, UploadedProblem
 from warpcall_bench.runs.operator_modules import KERNELS, OperatorModule, OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_bench.runs.sources import SourceUnknown, module_file
 from warpcall_bench.settings import BenchSettings
-from warpcall_bench.uploads import database, job_uploads, views
+from warpcall_bench.uploads import implementations, problems, views
 from warpcall_bench.uploads.checks import Checks
-from warpcall_bench.uploads.database import IMPLEMENTATIONS, REFERENCE, Filter, check_room
-from warpcall_bench.uploads.models import UploadRequest
-from warpcall_bench.uploads.new_versions import (
-    FUNCTION,
-    NewImplementation,
-    Quota,
-    check_name,
-    check_source,
-)
+from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS, Filter, Row, Versions
+from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
+from warpcall_bench.uploads.new_versions import Quota, check_source
 from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
@@ -43,12 +35,33 @@ from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.text import brief
 
-THREADS = 2
+THREADS = 4
 MOST_MODULE_BYTES = 1 << 20  # of the file of an operator's module that is shown
 
+Details = TypeVar("Details")
 
-class ImplementationService:
-    """Operations on uploaded implementations; lists them with the shipped ones."""
+
+@dataclass(frozen=True)
+class Kind(Generic[Row, Details]):
+    """A kind of uploads: implementations or problems.
+
+    Attributes:
+        versions: the stored uploads of this kind.
+        details: makes an answer from a version and all versions of its name.
+    """
+
+    versions: Versions[Row]
+    details: Callable[[Row, Sequence[Row]], Details]
+
+
+IMPLEMENTATION = Kind(IMPLEMENTATIONS, views.details)
+PROBLEM = Kind(PROBLEMS, views.problem_details)
+
+
+class UploadService:
+    """Operations on implementations and problems that users upload. It lists the implementations
+    with those of the library and of the operator.
+    """
 
     def __init__(
         self,
@@ -71,7 +84,9 @@ class ImplementationService:
         """End the threads that use the database."""
         self._threads.close()
 
-    async def add(self, caller: Caller, request: UploadRequest) -> UploadedImplementation:
+    async def add_implementation(
+        self, caller: Caller, request: UploadRequest
+    ) -> UploadedImplementation:
         """Check a source and store it. The same source again is found, and not checked again.
 
         Raises:
@@ -84,18 +99,12 @@ class ImplementationService:
                 is still being checked.
         """
         self._sandbox.require()
-        self._check_op(request.op)
-        new = _new_version(request)
+        catalog = self._engine.catalog
+        new = implementations.named(request, catalog)
         check_source(new.source, int(self._settings.upload_max_bytes))
-
-        def read(session: Session) -> _Known:
-            op, private = self._declared(session, caller, new.op)
-            stored = IMPLEMENTATIONS.find_stored(session, caller, new) is not None
-            if not stored:
-                check_room(session, caller, new, self._quota)
-            return _Known(op, private, stored)
-
-        known = await self._threads.read(read)
+        known = await self._threads.read(
+            lambda session: implementations.known(session, caller, new, catalog, self._quota)
+        )
         columns: dict[str, str] | None = None
         if not known.stored:
             doc = await self._checks.implementation(caller.name, known.op, new.function, new.source)
@@ -109,7 +118,67 @@ class ImplementationService:
 
         return await self._threads.write(store)
 
-    async def list(self, caller: Caller, wanted: Filter) -> ImplementationList:
+    async def add_problem(self, caller: Caller, request: ProblemUpload) -> UploadedProblem:
+        """Check a source and store it. The same source again is found, and not checked again.
+
+        Raises:
+            InvalidInput: the source cannot be used, or has no name that a problem can have.
+            TooLarge, Forbidden, Busy, Unavailable: as `add_implementation`.
+        """
+        self._sandbox.require()
+        check_source(request.source, int(self._settings.upload_max_bytes))
+        new = await self._threads.read(
+            lambda session: problems.known(session, caller, request, self._quota)
+        )
+        columns: dict[str, str] | None = None
+        if new is None:
+            new, columns = await problems.check(self._checks, caller, request)
+
+        def store(session: Session) -> UploadedProblem:
+            row, created = PROBLEMS.store(session, caller, new, columns, self._quota)
+            return views.uploaded_problem(row, created)
+
+        return await self._threads.write(store)
+
+    async def find(
+        self, kind: Kind[Row, Details], caller: Caller, user: str, name: str, version: str | None
+    ) -> Details:
+        """A version with its source, by default the latest, and all versions of its name.
+
+        Raises:
+            NotFound: there is none, or it is private to another user.
+        """
+
+        def read(session: Session) -> Details:
+            row = kind.versions.find(session, caller, user, name, version)
+            return kind.details(row, kind.versions.all(session, caller, user, name))
+
+        return await self._threads.read(read)
+
+    async def delete(
+        self, kind: Kind[Row, Details], caller: Caller, user: str, name: str, version: str | None
+    ) -> None:
+        """Delete a version, or all of them. Jobs that are queued already can still use them, and
+        implementations of a deleted problem stay.
+
+        Raises:
+            NotFound: there is none, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
+        """
+        await self._threads.write(
+            lambda session: kind.versions.delete(session, caller, user, name, version)
+        )
+
+    async def list_problems(self, caller: Caller, wanted: Filter) -> ProblemList:
+        """A page of the problems that the caller may read, the latest version of each."""
+
+        def read(session: Session) -> ProblemList:
+            rows, following = PROBLEMS.page(session, caller, wanted)
+            return ProblemList(problems=[views.problem(row) for row in rows], next=following)
+
+        return await self._threads.read(read)
+
+    async def list_implementations(self, caller: Caller, wanted: Filter) -> ImplementationList:
         """A page of what the caller may read; the first one begins with what is not uploaded.
 
         Raises:
@@ -117,10 +186,8 @@ class ImplementationService:
         """
 
         def read(session: Session) -> tuple[list[Implementation], str | None]:
-            rows = IMPLEMENTATIONS.listed(session, caller, wanted)
-            page, more = rows[: wanted.limit], len(rows) > wanted.limit
-            found = [views.implementation(row) for row in page]
-            return found, database.cursor(page[-1]) if more else None
+            rows, following = IMPLEMENTATIONS.page(session, caller, wanted)
+            return [views.implementation(row) for row in rows], following
 
         uploaded, following = await self._threads.read(read)
         installed, modules = await self._installed(), await self._modules.current()
@@ -191,52 +258,6 @@ class ImplementationService:
             },
         )
 
-    async def find(
-        self, caller: Caller, user: str, name: str, version: str | None
-    ) -> ImplementationDetails:
-        """A version with its source, by default the latest, and all versions of its name.
-
-        Raises:
-            NotFound: there is none, or it is private to another user.
-        """
-
-        def read(session: Session) -> ImplementationDetails:
-            row = IMPLEMENTATIONS.find(session, caller, user, name, version)
-            return views.details(row, IMPLEMENTATIONS.all(session, caller, user, name))
-
-        return await self._threads.read(read)
-
-    async def delete(self, caller: Caller, user: str, name: str, version: str | None) -> None:
-        """Delete a version, or all of them. Jobs that are queued already can still time them.
-
-        Raises:
-            NotFound: there is none, or it is private to another user.
-            Forbidden: the caller is neither its user nor an administrator.
-        """
-        await self._threads.write(
-            lambda session: IMPLEMENTATIONS.delete(session, caller, user, name, version)
-        )
-
-    def _check_op(self, name: str) -> None:
-        """Raise InvalidInput unless a name is of an op, or could be of a problem."""
-        names = [op["name"] for op in self._engine.catalog]
-        parts = REFERENCE.fullmatch(name)
-        if name not in names and (parts is None or parts["version"] is not None):
-            raise InvalidInput(
-                f"op must be one of {', '.join(names)}, or a problem without its version, such as "
-                f"ann/row-norm, got {name!r:.60}",
-                field="op",
-            )
-
-    def _declared(
-        self, session: Session, caller: Caller, name: str
-    ) -> tuple[Mapping[str, Any], bool]:
-        """The declaration of an op, and whether it is a problem that is private."""
-        if "/" not in name:
-            return next(op for op in self._engine.catalog if op["name"] == name), False
-        problem = job_uploads.resolve_problem(session, caller, name)
-        return json.loads(problem.declaration), problem.private
-
     async def _installed(self) -> dict[str, Any]:
         """What a lane's worker knows: the shipped `implementations`, and the `environment`."""
         path = search_path() if self._settings.uploads == "sandboxed" else None
@@ -254,32 +275,3 @@ def _source_of(module: str) -> str:
     except (SourceUnknown, ImportError, OSError):
         return ""
     return "" if len(content) > MOST_MODULE_BYTES else content.decode(errors="replace")
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of an upload before its source is checked.
-
-    Attributes:
-        op: the declaration of its op.
-        private: whether its op is a private problem.
-        stored: whether the same source is stored under the same name.
-    """
-
-    op: Mapping[str, Any]
-    private: bool
-    stored: bool
-
-
-def _new_version(request: UploadRequest) -> NewImplementation:
-    function = request.function or request.op.rpartition("/")[2].replace("-", "_")
-    if not re.fullmatch(FUNCTION, function):
-        raise InvalidInput(
-            f"function must be given, because {function!r:.60} cannot be the name of a function",
-            field="function",
-        )
-    name = request.name or function
-    check_name(name, "the function")
-    return NewImplementation(
-        op=request.op, function=function, name=name, source=request.source, private=request.private
-    )

@@ -1,0 +1,84 @@
+"""Implementations that are uploaded: their names, and what is known before they are checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput
+from warpcall_bench.uploads import job_uploads
+from warpcall_bench.uploads.database import IMPLEMENTATIONS, REFERENCE, check_room
+from warpcall_bench.uploads.models import UploadRequest
+from warpcall_bench.uploads.new_versions import FUNCTION, NewImplementation, Quota, check_name
+from warpcall_service.identity import Caller
+
+Op = Mapping[str, Any]  # as the engine's catalog has it
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of an upload before its source is checked.
+
+    Attributes:
+        op: the declaration of its op.
+        private: whether its op is a private problem.
+        stored: whether the same source is stored under the same name.
+    """
+
+    op: Op
+    private: bool
+    stored: bool
+
+
+def named(request: UploadRequest, catalog: Sequence[Op]) -> NewImplementation:
+    """The upload that a request describes, with its function and its name.
+
+    Raises:
+        InvalidInput: there is no such op, and it cannot be a problem; or it has no function or no
+            name that it could have by default.
+    """
+    ops = [op["name"] for op in catalog]
+    parts = REFERENCE.fullmatch(request.op)
+    if request.op not in ops and (parts is None or parts["version"] is not None):
+        raise InvalidInput(
+            f"op must be one of {', '.join(ops)}, or a problem without its version, such as "
+            f"ann/row-norm, got {request.op!r:.60}",
+            field="op",
+        )
+    function = request.function or request.op.rpartition("/")[2].replace("-", "_")
+    if not re.fullmatch(FUNCTION, function):
+        raise InvalidInput(
+            f"function must be given, because {function!r:.60} cannot be the name of a function",
+            field="function",
+        )
+    name = request.name or function
+    check_name(name, "the function")
+    return NewImplementation(
+        op=request.op, function=function, name=name, source=request.source, private=request.private
+    )
+
+
+def known(
+    session: Session, caller: Caller, new: NewImplementation, catalog: Sequence[Op], quota: Quota
+) -> Known:
+    """What is known of an upload.
+
+    Raises:
+        InvalidInput: its op is a problem that does not exist or may not be read, or its name is that
+            of an implementation of another op.
+        TooLarge: it is not stored, and there is no room for it.
+    """
+    if "/" in new.op:
+        problem = job_uploads.resolve_problem(session, caller, new.op)
+        op, private = json.loads(problem.declaration), problem.private
+    else:
+        op, private = next(op for op in catalog if op["name"] == new.op), False
+    stored = IMPLEMENTATIONS.find_stored(session, caller, new) is not None
+    if not stored:
+        check_room(session, caller, new, quota)
+    return Known(op, private, stored)
