@@ -47,8 +47,8 @@ class AsyncImplementations(ClientPart):
             op: name of the op that it computes, "user/name" of a problem.
             code: path of a Python file; or the source itself, a text of several lines; or a
                 function that is defined at the top level of a file, which is uploaded whole, as
-                it is on the disk now. Of a function in a notebook its whole cell is uploaded,
-                which must therefore hold the imports that it needs.
+                it is on the disk now. Of a function in a notebook what it uses of its cell is
+                uploaded, with the imports of other cells.
             function: name of the function in the source. None means the op's name, with `_` for
                 `-`, or the function that was given.
             name: 1 to 48 letters, digits, `_`, `.` and `-`. Jobs call it "user/name". None means

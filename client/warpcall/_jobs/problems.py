@@ -31,8 +31,8 @@ class AsyncProblems(ClientPart):
 
         Args:
             code: path of a Python file; or the source itself, a text of several lines; or a
-                function, whose whole file or notebook cell is uploaded, as for
-                `Implementations.add`.
+                function, whose whole file is uploaded, or what `PROBLEM` uses of its cell in a
+                notebook, as for `Implementations.add`.
             name: 1 to 48 letters, digits, `_`, `.` and `-`. Jobs call it "user/name". None means
                 the name of the reference function, with `-` for `_`.
             private: whether only you and administrators may read and benchmark it. None means as
@@ -45,7 +45,7 @@ class AsyncProblems(ClientPart):
             Forbidden: the server takes no uploads, or your key's role does not allow them.
             OSError: the file cannot be read.
         """
-        body = given({"source": source_of(code).text, "name": name, "private": private})
+        body = given({"source": source_of(code, "PROBLEM").text, "name": name, "private": private})
         payload = await self._core.request_json("POST", PATH, body, accepted=CREATED)
         return parse(UploadedProblem, payload, "an uploaded problem")
 

@@ -1,4 +1,4 @@
-"""Finds the source that an upload sends: a file, a text, or the file that defines a function."""
+"""Finds the source that an upload sends: a file, a text, or what defines a function."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpcall._jobs.cells import needed_part
 from warpcall._jobs.names import NAME
 from warpcall.errors import InvalidInput, TooLarge
 
@@ -35,13 +36,18 @@ class Source:
     name: str | None = None
 
 
-def source_of(code: Code) -> Source:
+def source_of(code: Code, wanted: str | None = None) -> Source:
     """The source that a path, a text or a function stands for.
 
-    A text with a line end is source; one without is a path.
+    A text with a line end is source; one without is a path. Of a function in a file this is the whole
+    file, of one in a notebook the part of its cell that is needed.
+
+    Args:
+        wanted: the name that is needed of a cell, if it is not the function's.
 
     Raises:
-        InvalidInput: the file is not text in UTF-8, or the function's source cannot be found.
+        InvalidInput: the file is not text in UTF-8, or the function's source cannot be found or
+            needs what other cells define.
         TooLarge: the source has more than 256 KiB.
         OSError: the file cannot be read.
     """
@@ -51,7 +57,7 @@ def source_of(code: Code) -> Source:
         path = Path(code)
         name = path.stem if NAME.fullmatch(path.stem) else None
         return Source(read_source(path), name=name)
-    return _source_of_function(code)
+    return _source_of_function(code, wanted)
 
 
 def read_source(path: Path) -> str:
@@ -78,8 +84,7 @@ def read_source(path: Path) -> str:
     return _checked(text, str(path))
 
 
-def _source_of_function(given: object) -> Source:
-    """The source of the whole file, or notebook cell, that defines a function."""
+def _source_of_function(given: object, wanted: str | None) -> Source:
     function = inspect.unwrap(given) if callable(given) else given
     if not inspect.isfunction(function):
         raise InvalidInput(
@@ -105,7 +110,8 @@ def _source_of_function(given: object) -> Source:
             "write it to a file and give the path, or give the source as a text",
             field="source",
         )
-    return Source(_checked(text, name), name)
+    part = needed_part(text, wanted or name, function.__globals__)
+    return Source(_checked(part, name), name)
 
 
 def _checked(text: str, label: str) -> str:

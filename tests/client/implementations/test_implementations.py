@@ -106,7 +106,9 @@ def test_a_function_is_sent_as_the_whole_file_that_defines_it(lab: LabServer) ->
     assert "name" not in lab.seen.params
 
 
-def test_a_function_of_a_notebook_is_sent_as_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_a_notebook_is_found_though_its_cell_is_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     file = "/tmp/ipykernel_1/123.py"  # IPython gives cells such names, without making the files
     monkeypatch.setitem(
         linecache.cache, file, (len(SOURCE), None, SOURCE.splitlines(keepends=True), file)
