@@ -16,13 +16,12 @@ from warpcall._check import command as check
 from warpcall._cli import (
     account,
     bench,
-    implementations,
     jobs,
     measured,
-    problems,
     regression,
     sharing,
     tensors,
+    upload_commands,
 )
 from warpcall._cli.declarations import (
     declaration_lines,
@@ -63,8 +62,8 @@ app = typer.Typer(
 )
 app.add_typer(account.app)
 app.add_typer(tensors.app, name="tensors")
-app.add_typer(implementations.app, name="implementations")
-app.add_typer(problems.app, name="problems")
+app.add_typer(upload_commands.implementations, name="implementations")
+app.add_typer(upload_commands.problems, name="problems")
 app.add_typer(monitors.app, name="monitors")
 app.add_typer(bench.app)
 app.add_typer(regression.app)

@@ -7,28 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from warpcall import Client
 from warpcall._cli.files import UsageError
-from warpcall._cli.output import human_bytes
-from warpcall._cli.tables import ago
 from warpcall.errors import InvalidInput
-from warpcall.implementations import ImplementationVersion, UploadedImplementation
-from warpcall.problems import ProblemVersion, UploadedProblem
-
-Private = Annotated[
-    bool | None,
-    typer.Option(
-        "--private/--public",
-        help="Who may read and time it: you and administrators, or all users. Default: as the "
-        "version before; the first is public.",
-    ),
-]
-User = Annotated[str | None, typer.Option(help="Only uploads of this user.")]
-Before = Annotated[str | None, typer.Option(metavar="NEXT", help="Where the previous page ended.")]
+from warpcall.implementations import UploadedImplementation
+from warpcall.problems import UploadedProblem
 
 
 @dataclass(frozen=True)
@@ -105,11 +89,3 @@ def described(path: Path, uploaded: UploadedImplementation | UploadedProblem) ->
     """One line that says under which name and version a file is stored."""
     how = "uploaded now" if uploaded.created else "uploaded before"
     return f"{path} is {uploaded.name}@{uploaded.version}, {how}"
-
-
-def version_lines(
-    versions: Sequence[ImplementationVersion] | Sequence[ProblemVersion],
-) -> Iterator[str]:
-    """A line for each version of an upload."""
-    for version in versions:
-        yield f"  {version.version}  {ago(version.created_at)} ago, {human_bytes(version.nbytes)}"
