@@ -4,7 +4,7 @@
     make demo ARGS="--url http://gpu-box:8000"
 
 The picture, the text and the melody lie in demo/data. Each op is called through the SDK, two of
-them through curl as well, as the README shows, and every answer is compared with numpy.
+them through curl as well, as docs/calls.md shows, and every answer is compared with numpy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STAGES = ("queue", "h2d", "kernel", "d2h")
 CALLS = 9  # of each op; times are medians
 CURL_TIMEOUT_S = 20
 ROOT = Path(__file__).parents[1]
-README_URL = "http://127.0.0.1:8000"
+SHOWN_URL = "http://127.0.0.1:8000"
 SHORT = {"float32": "f32", "uint8": "u8", "int32": "i32", "bool": "bool"}
 
 
@@ -80,7 +80,7 @@ def main() -> int:
     console.print(f"\n{verdict}[/]{stopped}; {seconds:.1f} s in all.")
     if not url:
         console.print(
-            "`make serve` starts a server that keeps running; README.md has the first calls.\n"
+            "`make serve` starts a server that keeps running; docs/calls.md has the first calls.\n"
         )
     return int(bool(failures))
 
@@ -97,10 +97,10 @@ def show(console: Console, url: str) -> list[str]:
     failures = [f"{row.step.op}: {row.wrong}" for row in rows if row.wrong]
     curls = (
         shutil.which("curl") and "WARPCALL_API_KEY" not in os.environ
-    )  # the README's have no key
+    )  # those of the page have no key
     for op in ("permute", "isin") if curls else ():
         wrong = run_curl(op, url)
-        console.print(f"curl {op:8} as in the README: {_mark(wrong)}")
+        console.print(f"curl {op:8} as in docs/calls.md: {_mark(wrong)}")
         failures += [f"curl {op}: {wrong}"] if wrong else []
     for failure in failures:
         console.print(f"[red]{escape(failure)}")
@@ -139,11 +139,11 @@ def copy_ms(gpu: Client, nbytes: int) -> float:
 
 
 def run_curl(op: str, url: str) -> str | None:
-    """Run the README's curl command for an op; what is wrong with its answer, or None."""
+    """Run the curl command of docs/calls.md for an op; what is wrong with its answer, or None."""
     step = next(step for step in steps() if step.op == op)
-    command = readme_command(f"/v1/kernels/{op}")
+    command = shown_command(f"/v1/kernels/{op}")
     with tempfile.TemporaryDirectory() as folder:
-        command = command.replace(README_URL, url).replace("-o ", f"-o {folder}/")
+        command = command.replace(SHOWN_URL, url).replace("-o ", f"-o {folder}/")
         done = subprocess.run(
             ["bash", "-c", command],
             capture_output=True,
@@ -159,9 +159,10 @@ def run_curl(op: str, url: str) -> str | None:
     return _wrong_json(command, done.stdout)
 
 
-def readme_command(part: str) -> str:
-    """The curl command in the README that has this in its URL."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def shown_command(part: str) -> str:
+    """The curl command in docs/calls.md that has this in its URL."""
+    page = (ROOT / "docs/calls.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     commands = (re.search(r"curl .*", block, re.DOTALL) for block in blocks if part in block)
     return next(command[0] for command in commands if command)
 

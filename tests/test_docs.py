@@ -410,10 +410,22 @@ def test_the_tables_of_a_benchmark_are_its_results(results: Path) -> None:
     assert markdown(json.loads(results.read_text())) in results.with_suffix(".md").read_text()
 
 
-def test_the_readme_has_the_families_of_the_benchmark() -> None:
+def test_the_page_of_a_benchmark_has_the_worst_case_of_each_op() -> None:
     results = json.loads((ROOT / "docs/benchmarks/h200.json").read_text())
 
-    assert families(results["rows"]) in (ROOT / "README.md").read_text()
+    assert families(results["rows"]) in page_of("benchmarks/h200")
+
+
+def test_the_readme_is_short_and_has_two_links_for_each_reader() -> None:
+    text = (ROOT / "README.md").read_text()
+    doors = {
+        name: LINK.findall(text.partition(f"## {name}\n")[2].partition("\n## ")[0])
+        for name in ("I call it", "I write kernels", "I run the server", "I change it")
+    }
+
+    assert len(text.splitlines()) <= 150
+    assert {name: len(links) for name, links in doors.items()} == dict.fromkeys(doors, 2)
+    assert text.index("](docs/images/") < text.index("make demo\nmake serve") < 1500
 
 
 def test_the_page_of_the_service_has_the_results_of_its_benchmark() -> None:

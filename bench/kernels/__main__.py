@@ -67,7 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     report.add_argument("file", nargs="+", help="one, or several that explore wrote")
     report.add_argument(
-        "--families", action="store_true", help="only the table of the ops that the README has"
+        "--families",
+        action="store_true",
+        help="only the table of the ops that docs/benchmarks/h200.md has",
     )
 
     tune = commands.add_parser(
