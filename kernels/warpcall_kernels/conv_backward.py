@@ -20,6 +20,7 @@ from torch import Tensor
 
 from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.backward_tuning import TUNING
+from warpcall_kernels._conv.bias import BiasPlan, plan_bias
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels._conv.weights import (
@@ -83,7 +84,7 @@ def _launch(
             layout_key(grad_output), layout_key(x), places[2], padding_l, softmax_weight, bias
         )
         assert plan is not None
-    gradients, separate = plan
+    gradients, separate, of_bias = plan
     grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
     sums = x.new_empty(gradients.sums, dtype=accumulator(x.dtype))
     if separate is not None:
@@ -93,10 +94,16 @@ def _launch(
         grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
     else:
         gradients.reduce(sums, weight, grad_weight)
-    if bias:
-        grad_bias = grad_output.sum((0, 2), dtype=sums.dtype).to(x.dtype)
-        return [grad_x, grad_weight, grad_bias]
-    return [grad_x, grad_weight]
+    if of_bias is None:
+        return [grad_x, grad_weight]
+    grad_bias = x.new_empty(x.shape[1])
+    if of_bias.reduce is None:
+        of_bias.main(grad_output, grad_bias)
+    else:
+        bias_sums = x.new_empty((x.shape[1], of_bias.parts), dtype=sums.dtype)
+        of_bias.main(grad_output, bias_sums)
+        of_bias.reduce(bias_sums, None, grad_bias)
+    return [grad_x, grad_weight, grad_bias]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,8 +114,8 @@ def _plan(
     padding_l: int | None,
     softmax_weight: bool,
     bias: bool,
-) -> tuple[backward.BackwardPlan, Launch | None] | None:
-    """The launches, and one more for grad_x if they do not compute it; None if x is empty."""
+) -> tuple[backward.BackwardPlan, Launch | None, BiasPlan | None] | None:
+    """The launches, one more for grad_x if they do not compute it, and those for a bias; None if x is empty."""
     _infer(
         Layout(*grad_output).meta,
         Layout(*x).meta,
@@ -122,10 +129,11 @@ def _plan(
     taps = weight[0][1]
     padding = taps - 1 if padding_l is None else padding_l
     gradients = backward.plan(grad_output, x, weight, padding, softmax_weight)
+    of_bias = plan_bias(grad_output) if bias else None
     if gradients.fused:
-        return gradients, None
+        return gradients, None, of_bias
     flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
-    return gradients, forward.plan(*flipped)
+    return gradients, forward.plan(*flipped), of_bias
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:
@@ -180,7 +188,7 @@ def conv_backward(
     """The gradients of conv. The same inputs give the same bits, on GPUs with as many multiprocessors.
 
     Needs device memory for partial sums beside the results: at most max(H, 12 for each
-    multiprocessor) * K fp32 values (fp64 for fp64). An operand of 4 MiB or more whose positions lie
+    multiprocessor) * K fp32 values (fp64 for fp64), and with a bias max(C, 256 for each). An operand of 4 MiB or more whose positions lie
     more than 8 elements apart is copied.
 
     Args:

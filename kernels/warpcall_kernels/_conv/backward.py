@@ -41,7 +41,7 @@ from warpcall_kernels._conv.call import Call
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
 from warpcall_kernels._conv.fma_work import programs_of, work_of
 from warpcall_kernels._conv.forward import Variant
-from warpcall_kernels._conv.reduce_kernel import _reduce_kernel
+from warpcall_kernels._conv.reduce_kernel import plan_reduce
 from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import (
     VECTOR_BYTES,
@@ -95,8 +95,6 @@ BANDS_PIECES, BANDS_WARPS, BANDS_PROGRAMS = 64, 4, 2
 # Tiles that are loaded or multiplied at a time, with up to BANDS_FEW matrices and with more. [4, 512,
 # 4096] bf16, 127 taps, on an H100: 38.6 us, 16 % less than with 2 and more programs.
 BANDS_FEW, BANDS_STAGES_FEW, BANDS_STAGES = 3, 3, 2
-REDUCE = 4096  # sums that are loaded at once
-MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
 
 def choose(call: Call) -> Variant:
@@ -332,29 +330,12 @@ def plan(
     # Programs of several tiles end one after another, and make room for those of the next call.
     # [32, 512, 512] bf16, 31 taps: 18.7 us, 7 % less than with a launch after the last of them.
     early = variant is Variant.BLOCKS and not own.constants["ONCE"]
-    reduce = _reduce(weight, parts, softmax_weight, early)
+    reduce = plan_reduce(
+        (heads, taps),
+        parts,
+        w_strides,
+        wide=dtype == torch.float64,
+        softmax=softmax_weight,
+        early=early,
+    )
     return BackwardPlan(own.fused, (heads, parts, taps), main, reduce)
-
-
-def _reduce(weight: LayoutKey, parts: int, softmax_weight: bool, early: bool) -> Launch | None:
-    """The launch that adds up the sums of the parts, or None if the filters are too long for it."""
-    (heads, taps), strides, dtype, _ = weight
-    block = triton.next_power_of_2(taps)
-    if softmax_weight and block > MAX_SOFTMAX_TAPS:
-        return None
-    block = block if softmax_weight else min(block, BAND)
-    overlaps = overlaps_launches()
-    arguments = {
-        "taps": taps,
-        "parts": parts,
-        "stride_wh": strides[0],
-        "stride_wk": strides[1],
-        "SOFTMAX": softmax_weight,
-        "TAPS": block,
-        "AT_ONCE": min(REDUCE // block, triton.next_power_of_2(parts)),
-        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
-        "PDL": overlaps,
-        "EARLY": early,
-        **({"launch_pdl": True} if overlaps else {}),
-    }
-    return Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)

@@ -4,11 +4,20 @@ weight.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._conv.filters import UNSPECIALIZED, softmax_terms
+from warpcall_kernels.op.launch import Launch, multiprocessors, overlaps_launches
+
+SUMS = 4096  # that a program loads at once
+MOST_TAPS = 32  # of a program
+# Least taps of a program, where programs are fewer than multiprocessors: two sectors of each part.
+LEAST_TAPS = 4
+MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -56,3 +65,45 @@ def _reduce_kernel(
         y = tl.exp(w - peak) * scale
         total = y * (total - tl.sum(tl.where(in_filter, y * total, 0.0)))
     tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=in_filter)
+
+
+def plan_reduce(
+    shape: tuple[int, int],
+    parts: int,
+    strides: tuple[int, ...] = (0, 0),
+    *,
+    wide: bool,
+    softmax: bool = False,
+    early: bool = False,
+) -> Launch | None:
+    """The launch on (sums [H, parts, K], weight, gradient [H, K]); None if the filters are too long for it.
+
+    Args:
+        shape: H and K.
+        strides: of weight, which is read for a softmax only.
+        wide: whether the sums are fp64.
+        early: whether the kernel after this one may be launched while the sums are computed.
+    """
+    heads, taps = shape
+    block = triton.next_power_of_2(taps)
+    if softmax and block > MAX_SOFTMAX_TAPS:
+        return None
+    if not softmax:
+        block = min(block, MOST_TAPS)
+        while block > LEAST_TAPS and heads * triton.cdiv(taps, block) < multiprocessors():
+            block //= 2
+    overlaps = overlaps_launches()
+    arguments: dict[str, Any] = {
+        "taps": taps,
+        "parts": parts,
+        "stride_wh": strides[0],
+        "stride_wk": strides[1],
+        "SOFTMAX": softmax,
+        "TAPS": block,
+        "AT_ONCE": min(SUMS // block, triton.next_power_of_2(parts)),
+        "ACC": tl.float64 if wide else tl.float32,
+        "PDL": overlaps,
+        "EARLY": early,
+        **({"launch_pdl": True} if overlaps else {}),
+    }
+    return Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)

@@ -1,0 +1,134 @@
+"""The gradient of a bias: for each channel, the sum of g over batches and positions.
+
+torch's `sum` takes 25 us for g [1034, 8, 1434] fp16 on an H200, and 27 us for [5, 2, 18279], which has 0.4 MB.
+A program here sums a part of the tiles of some channels. If there are several parts, `_reduce_kernel` adds them
+up, as it does with those of the filters, so that the same inputs give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from warpcall_kernels._conv.filters import UNALIGNED
+from warpcall_kernels._conv.reduce_kernel import plan_reduce
+from warpcall_kernels._conv.tiling import Alignment, last_stride
+from warpcall_kernels.op.launch import Launch, LayoutKey, multiprocessors, overlaps_launches
+
+# Elements of a tile, its most positions, and the positions of neighbouring channels that it has at least where
+# there are so many, so that a warp reads whole sectors.
+TILE, POSITIONS, NEIGHBOURS = 4096, 1024, 64
+WARPS = 4
+PROGRAMS = 4  # most for each multiprocessor, unless there are more channels
+
+
+class BiasPlan(NamedTuple):
+    """The launches of the gradient of a bias.
+
+    Args:
+        parts: how many sums each channel has.
+        main: the launch on (g, sums), which has the gradient in place of sums if there is one part.
+        reduce: the launch on (sums, None, gradient); None if there is one part.
+    """
+
+    parts: int
+    main: Launch
+    reduce: Launch | None
+
+
+def plan_bias(g: LayoutKey) -> BiasPlan:
+    """The launches for g [B, C, T], with any strides and not empty."""
+    (batches, channels, length), strides, dtype, _ = g
+    unit = Alignment.of(g).unit
+    positions = min(POSITIONS, triton.next_power_of_2(length))
+    beside = min(triton.next_power_of_2(channels), max(1, NEIGHBOURS // positions))
+    of_tile = min(triton.next_power_of_2(batches), max(1, TILE // (positions * beside)))
+    tiles = triton.cdiv(batches, of_tile) * triton.cdiv(length, positions)
+    blocks = triton.cdiv(channels, beside)
+    parts = min(tiles, max(1, PROGRAMS * multiprocessors() // blocks))
+    overlaps = overlaps_launches()
+    wide = dtype == torch.float64
+    arguments: dict[str, Any] = {
+        "batches": batches,
+        "channels": channels,
+        "units": length // unit,
+        "tiles": tiles,
+        "tiles_wide": triton.cdiv(length, positions),
+        "parts": parts,
+        "stride_gb": strides[0] // unit,
+        "stride_gc": strides[1] // unit,
+        "stride_gt": last_stride(g),
+        "UNIT": unit,
+        "BATCHES": of_tile,
+        "CHANNELS": beside,
+        "POSITIONS": positions,
+        "ACC": tl.float64 if wide else tl.float32,
+        "PDL": overlaps,
+        "num_warps": WARPS,
+        **({"launch_pdl": True} if overlaps else {}),
+    }
+    main = Launch(_bias_kernel, (blocks * parts,), arguments)
+    return BiasPlan(
+        parts, main, plan_reduce((channels, 1), parts, wide=wide) if parts > 1 else None
+    )
+
+
+@triton.jit(
+    do_not_specialize=(
+        "batches",
+        "channels",
+        "units",
+        "tiles",
+        "tiles_wide",
+        "parts",
+        "stride_gb",
+        "stride_gc",
+    ),
+    do_not_specialize_on_alignment=UNALIGNED,
+)
+def _bias_kernel(
+    g_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    batches: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    parts: tl.tensor,
+    stride_gb: tl.int64,
+    stride_gc: tl.int64,
+    stride_gt: tl.tensor,
+    UNIT: tl.constexpr,
+    BATCHES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    ACC: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Store `sums` [C, parts] of CHANNELS channels."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    part = tl.program_id(0) % parts
+    channel = (tl.program_id(0) // parts).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
+    exists = channel < channels
+    g_ptr += (channel * stride_gc * UNIT)[None, :, None]
+    length = units.to(tl.int64) * UNIT
+    total = tl.zeros((BATCHES, CHANNELS, POSITIONS), ACC)
+    for tile in range(part, tiles, parts):
+        batch = (tile // tiles_wide).to(tl.int64) * BATCHES + tl.arange(0, BATCHES)
+        position = (tile % tiles_wide).to(tl.int64) * POSITIONS + tl.arange(0, POSITIONS)
+        inside = (
+            (batch < batches)[:, None, None]
+            & exists[None, :, None]
+            & (position < length)[None, None, :]
+        )
+        at = position if stride_gt is None else position * stride_gt
+        ptrs = (g_ptr + (batch * stride_gb * UNIT)[:, None, None]) + at[None, None, :]
+        total += tl.load(ptrs, mask=inside, other=0.0).to(ACC)
+    sums = tl.sum(tl.sum(total, axis=2), axis=0)
+    tl.store(sums_ptr + channel * parts + part, sums.to(sums_ptr.dtype.element_ty), mask=exists)
