@@ -1,13 +1,15 @@
-"""How COMPARE, SCAN and SHARED of isin are launched: one launch, and no set in device memory."""
+"""How COMPARE, MARK, SCAN and SHARED of isin are launched: one or two launches, and no set in device memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import triton
 
 from warpcall_kernels._isin.few import compare_kernel
+from warpcall_kernels._isin.mark import mark_kernel, not_found_kernel
 from warpcall_kernels._isin.rule import EVERY, Variant, value_bytes
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.shared import (
@@ -16,8 +18,8 @@ from warpcall_kernels._isin.shared import (
     look_up_bits_kernel,
     shared_kernel,
 )
-from warpcall_kernels._isin.table import Kind, factor_of, key_dtype, taken_by
-from warpcall_kernels.op.launch import Launch, multiprocessors, shared_bytes
+from warpcall_kernels._isin.table import Kind, SetPlan, factor_of, key_dtype, taken_by
+from warpcall_kernels.op.launch import Launch, multiprocessors, overlaps_launches, shared_bytes
 
 # Times are from an H100 unless a comment names an H200.
 
@@ -35,6 +37,10 @@ FEW, SPLIT_BYTES, BYTES_OF_THREAD = 1 << 12, 1 << 10, 1 << 8
 # Otherwise GROUPED test elements or more are compared in so many groups. 2^14 int32 in 2^8 on an H200:
 # 4.6 us, 4.8 with one.
 GROUPS, GROUPED = 4, 1 << 7
+
+# MARK
+# Warps of a program, bytes of test elements that a thread loads at a time, and most programs for each multiprocessor.
+MARK_WARPS, MARKED_BYTES, MARK_PROGRAMS = 4, 64, 8
 
 # SCAN
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
@@ -94,6 +100,22 @@ def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
     arguments["num_warps"] = warps
     grid = (triton.cdiv(m, block),)
     return Launch(compare_kernel, grid, arguments, (*words, None), Variant.COMPARE)
+
+
+def plan_mark(call: Mapping[str, Any], words: Sequence[Any]) -> SetPlan:
+    """The launches of MARK. Arguments are as for `plan_compare`."""
+    m, n, size = call["m"], call["n"], call["COMMON"].primitive_bitwidth // 8
+    overlaps = overlaps_launches()
+    block = 32 * MARK_WARPS * min(MARKED_BYTES // size, MOST_OF_THREAD)
+    blocks = triton.cdiv(triton.cdiv(n, block), MARK_PROGRAMS * multiprocessors())
+    arguments = {**call, "ELEMENTS": triton.next_power_of_2(m), "PDL": overlaps}
+    none = Launch(not_found_kernel, (1,), {**taken_by(not_found_kernel, arguments), "num_warps": 1})
+    arguments |= {"blocks": blocks, "BLOCK": block, "num_warps": MARK_WARPS}
+    if overlaps:
+        arguments["launch_pdl"] = True
+    grid = (triton.cdiv(n, block * blocks),)
+    mark = Launch(mark_kernel, grid, arguments, (*words, None), Variant.MARK)
+    return SetPlan(0, torch.int32, ((none, "o"), (mark, "xto")))
 
 
 def plan_scan(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:

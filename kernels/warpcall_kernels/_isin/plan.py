@@ -3,6 +3,7 @@
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
 | COMPARE | up to 4 test elements; up to 2^8 of few elements (`Rule`); up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers or shared memory | few_plan.py, few.py |
+| MARK | up to 4 to 16 elements in 2^15 test elements or more, and up to 32 if these are not many (`MARKED` in rule.py) | the test elements are read once, without a set | few_plan.py, mark.py |
 | SCAN | few elements in more test elements, at most 2^25 pairs of them, 2^23 of fp64 (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | few_plan.py, scan.py |
 | SHARED | up to 2^14 test elements of 1 or 2 bytes, 2^12 of 4, 2^11 of 8 (`MOST_SHARED` in rule.py) | each program makes a set of them in shared memory, which takes one launch and nothing in device memory | few_plan.py, shared.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
@@ -38,6 +39,7 @@ from warpcall_kernels._isin.few_plan import (
     plan_build_bits,
     plan_compare,
     plan_look_up_bits,
+    plan_mark,
     plan_scan,
     plan_shared,
 )
@@ -213,6 +215,8 @@ def launches(
         return plan_compare(call, words)
     if variant is Variant.SHARED:
         return plan_shared(call, words)
+    if variant is Variant.MARK:
+        return plan_mark(call, words)
     if variant is Variant.SCAN:
         return plan_scan(call, words)
     if variant is Variant.FILTERED:

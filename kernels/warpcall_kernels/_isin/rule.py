@@ -24,6 +24,7 @@ MOST_COMPARED = 1 << 8  # test elements of COMPARE
 MOST_SHARED = {2: 1 << 15, 4: 1 << 13, 8: 1 << 12}
 # Least test elements of SCAN, most elements, and most pairs of an element and a test element.
 LEAST_SCANNED, MOST_SCANNED, MOST_PAIRS = 1 << 5, 1 << 16, 1 << 27
+MOST_MARKED = 32  # elements of MARK
 LEAST_LARGE = 1 << 10  # test elements of LARGE
 
 # Types of 1 or 2 bytes: test elements and elements up to which COMPARE is taken. 2^24 int16 in 2^2 on an H200: 23.1 us,
@@ -47,6 +48,13 @@ SCANNED = {
 # Floats of 64 bits are compared by both words. 2^14 in 2^11 on an H200: 13.0 us, LARGE 8.3; 2^12 in
 # 2^11: 7.0, LARGE 8.4.
 SCANNED_PAIRS, SCANNED_PAIRS_FLOAT64 = 1 << 25, 1 << 23
+# MARK: least test elements; by the bytes of a value, the elements up to which it is always taken, and the pairs of an
+# element and a test element up to which it is taken for MOST_MARKED of them; and the same of floats. On an H200: 4 int64
+# in 2^24: 34.9 us, REVERSED 58.0; 8 in 2^26: 214, 214; 32 in 2^18: 5.7, 5.8; 8 int32 in 2^24: 29.2, 44.3; 32 in 2^20:
+# 8.6, 9.1; 16 fp32 in 2^24: 49.5, 69.4; 4 bytes in 2^26: 67, LARGE 101.
+LEAST_MARKED = 1 << 15
+MARKED = {1: (8, 1 << 20), 2: (4, 1 << 24), 4: (8, 1 << 25), 8: (8, 1 << 23)}
+MARKED_FLOATS = {4: (16, 1 << 25), 8: (16, 1 << 25)}
 REVERSED_MAX_M = 1 << 20  # elements up to which REVERSED is taken
 # FILTERED: most elements for each test element. The list of candidates has room for those that the
 # filter lets pass by mistake.
@@ -138,6 +146,7 @@ class Variant(StrEnum):
     """The variants of the table in plan.py."""
 
     COMPARE = "compare"
+    MARK = "mark"
     SCAN = "scan"
     SHARED = "shared"
     LARGE = "large"
@@ -147,6 +156,8 @@ class Variant(StrEnum):
 
 def choose(common: Any, m: int, n: int) -> Variant:
     """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if _marks(common, m, n):
+        return Variant.MARK
     if common.primitive_bitwidth <= 16:
         if n <= SHORT_COMPARED and m <= SHORT_ELEMENTS:
             return Variant.COMPARE
@@ -179,6 +190,14 @@ def value_bytes(common: Any) -> int:
     return max(2, size)
 
 
+def _marks(common: Any, m: int, n: int) -> bool:
+    """Whether MARK is taken."""
+    size = common.primitive_bitwidth // 8
+    limits = MARKED_FLOATS if common.is_floating() and size > 2 else MARKED
+    always, pairs = limits[size]
+    return n >= LEAST_MARKED and (m <= always or (m <= MOST_MARKED and m * n <= pairs))
+
+
 def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
     size = value_bytes(common)
@@ -202,6 +221,7 @@ def variants(common: Any, m: int, n: int) -> list[Variant]:
     """All variants that can do a call in some reasonable time; for measurements."""
     able = {
         Variant.COMPARE: n <= MOST_COMPARED,
+        Variant.MARK: m <= MOST_MARKED,
         Variant.SCAN: common.primitive_bitwidth > 16
         and n >= LEAST_SCANNED
         and m <= MOST_SCANNED
