@@ -71,11 +71,8 @@ def _launch(
         lengths = None if lengths is None else contiguous(lengths.expand(x.shape[:-1]))
         launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
         assert launch is not None
-    words = [x.new_zeros(launch.words, dtype=torch.int64)] if launch.words else []
-    if launch.kernel is softmax_split_kernel:
-        launch(x, out, *words)
-    else:
-        launch(x, mask, lengths, out, *words)
+    operands = (x, out) if launch.kernel is softmax_split_kernel else (x, mask, lengths, out)
+    launch.with_words(*operands)
     return out
 
 
@@ -142,8 +139,8 @@ def masked_softmax(
     A position counts if neither mask nor lengths nor causality masks it. A row in which no position
     counts is all zeros. Values at masked positions have no influence, even if they are NaN or
     infinite. If a value that counts is NaN or inf, or if all of them are -inf, all positions of the
-    row that count become NaN, as in torch. The op allocates no device memory but the result, and 8
-    bytes for each part of a row that programs share, unless the row dims do not merge into three or
+    row that count become NaN, as in torch. The op allocates no device memory but the result, and 8 or
+    16 bytes for each part of a row that programs share, unless the row dims do not merge into three or
     the positions of a row lie far apart; then it copies operands.
 
     Args:

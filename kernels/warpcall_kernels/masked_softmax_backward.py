@@ -58,10 +58,7 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
         grad_output, output = contiguous(grad_output), contiguous(output)
         launch = _plan(layout_key(grad_output), layout_key(output), scale)
         assert launch is not None
-    if launch.words:
-        launch(grad_output, output, out, output.new_zeros(launch.words, dtype=torch.int64))
-    else:
-        launch(grad_output, output, out)
+    launch.with_words(grad_output, output, out)
     return out
 
 
@@ -98,7 +95,7 @@ def masked_softmax_backward(grad_output: Tensor, output: Tensor, scale: float = 
     """The gradient of masked softmax with respect to x, from its output.
 
     It is 0 wherever the output is 0, even if `grad_output` is NaN or infinite there. Besides the
-    result, the op allocates 8 bytes for every 4,096 positions of a long row (2,048 in fp32), and
+    result, the op allocates 8 bytes for every 4,096 positions of a long row (2,048 in fp32, 1,024 in fp64), and
     copies of both operands if the row dims do not merge into three or the positions of a row lie
     far apart.
 

@@ -43,6 +43,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (plan, "SAMPLED_MEMBERS", 6000),
     (plan, "UNREAD", 5500),
     (plan, "ZEROED_FIRST", 1 << 13),
+    (rule, "LEAST_MARKED", 15_000),
     (rule, "SCANNED_PAIRS", 1 << 22),
     (rule, "REVERSED_MAX_M", 7000),
     (rule, "NARROW", rule.NARROW._replace(reversed=FEWER, unfiltered=5999)),
@@ -79,7 +80,7 @@ def further() -> Iterator[tuple[str, Case]]:
     for columns, dtype in (
         *((20_001, torch.bfloat16), (32_768, torch.float16), (70_001, torch.bfloat16)),
         *((16_384, torch.float32), (20_003, torch.float32), (32_768, torch.float32)),
-        (5, torch.float32),
+        *((5, torch.float32), (9001, torch.float64)),
     ):
         x = Sample((3, columns), dtype)
         mask = Sample((columns,), torch.bool, "mask")
@@ -95,6 +96,8 @@ def further() -> Iterator[tuple[str, Case]]:
         yield "isin", Case("range apart", {"elements": more, "test_elements": more}, {})
         fewer, most = (Sample((n,), dtype, "integers", 0, 40_000) for n in (4200, 17_000))
         yield "isin", Case("ranges combined", {"elements": fewer, "test_elements": most}, {})
+        fewest = Sample((20,), dtype, "integers", 0, 40_000)
+        yield "isin", Case("read once", {"elements": fewest, "test_elements": most}, {})
         few = Sample((500,), dtype, "integers", 0, 40_000)
         yield "isin", Case("few as the set", {"elements": few, "test_elements": most}, {})
         for values in ("integers", "normal"):

@@ -202,7 +202,7 @@ def test_masks_lengths_and_causality_combine(
         (8192, torch.float32, 1, 8192, 16),
         (16_384, torch.float32, 1, 16_384, 16),
         (16_384, torch.float16, 1, 16_384, 16),
-        (32_772, torch.float16, None, 8192, 16),
+        (524_300, torch.float16, None, 8192, 16),
         (524_292, torch.float32, None, 16_384, 32),
         (8193, torch.float64, None, 4096, 8),
     ],

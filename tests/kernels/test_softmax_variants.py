@@ -45,7 +45,8 @@ def variant(launch: Launch | None) -> str:
         (16_393, torch.bfloat16, "split, skewed"),
         (16_400, torch.bfloat16, "split"),
         (32_768, torch.float16, "split"),
-        (32_772, torch.float16, "long"),
+        (32_772, torch.float16, "split, skewed"),
+        (16_386, torch.float32, "split, skewed"),
         (65_553, torch.float16, "split, skewed"),
     ],
 )
@@ -138,7 +139,9 @@ def test_short_rows_are_found_where_each_operand_has_them(
 def test_rows_that_are_read_by_less_than_16_bytes_are_read_in_steps(
     columns: int, dtype: torch.dtype, step: tuple[int, int]
 ) -> None:
-    plan = forward._plan(at(0, (3, columns), dtype), None, None, 1.0, False)
+    rows = at(dtype.itemsize, (3, columns), dtype)
+
+    plan = forward._plan(rows, None, None, 1.0, False)
 
     assert plan is not None
     assert plan.variant == Variant.LONG

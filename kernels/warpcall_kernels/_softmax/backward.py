@@ -14,6 +14,7 @@ from warpcall_kernels._softmax.device import (
     row_starts,
     unaligned_prefix,
 )
+from warpcall_kernels._softmax.forward_long import BOTH, RESULTS, SUMS, part_of_row
 
 # As in `_softmax.forward`.
 UNSPECIALIZED = ("columns", "outer", "count", "g_strides", "y_strides", "out_strides")
@@ -117,11 +118,12 @@ def masked_softmax_backward_kernel(
     )
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=(*UNSPECIALIZED, "parts"), do_not_specialize_on_alignment=UNALIGNED)
 def masked_softmax_backward_long_kernel(
     g_ptr: tl.tensor,
     y_ptr: tl.tensor,
     out_ptr: tl.tensor,
+    stats_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
     outer: tl.tensor,
@@ -132,14 +134,22 @@ def masked_softmax_backward_long_kernel(
     out_strides: tl.tensor,
     stride_gk: tl.tensor,
     stride_yk: tl.tensor,
+    parts: tl.tensor,
+    step: tl.tensor,
     SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
+    PASS: tl.constexpr,
+    LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One row, read twice: for the sum, and from its end, out of the L2 cache, for the result."""
-    place, rows, _ = program_rows(1, 1, outer, inner, count, WIDE)
+    """One row, read twice: for the sum, and from its end, out of the L2 cache, for the result.
+
+    Of few rows, several programs have a part each, and each pass is a launch, as in
+    `_softmax.forward_long`: the first one stores the sum of each part.
+    """
+    place, rows, _ = program_rows(1, 1, outer, inner, count, WIDE, parts)
     head = rows * 0
     if SKEWED:
         head = unaligned_prefix(place, rows, out_strides, ALIGN)
@@ -148,22 +158,35 @@ def masked_softmax_backward_long_kernel(
     out_ptr += row_start(row_starts(place, rows, out_strides, head, SKEWED, ALIGN), ALIGN)
     columns = columns.to(rows.dtype) - tl.max(head, axis=0)
     whole = columns // ALIGN * ALIGN
+    part, begin, end = part_of_row(whole, parts, step, PASS)
     block = tl.arange(0, BLOCK).to(rows.dtype)
-    total = tl.zeros([BLOCK], ACC)
-    for first in range(0, whole, BLOCK):
-        cols = first + block
-        g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
-        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_last")
-        total += g * y
-    total = tl.sum(total, axis=0)
-    if SKEWED:
+    if SKEWED:  # the first part has both ends of the row
         ends = tl.ravel(end_columns(head[:, None], whole, columns, ALIGN))
-        ends_g, ends_y = _terms(g_ptr + ends, y_ptr + ends, ends < columns, False, ACC, "")
-        total += tl.sum(ends_g * ends_y, axis=0)
-        _store(out_ptr + ends, ends_g, ends_y, total, scale, ends < columns, ACC, "")
-    last = (whole + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK
-    for step in range(0, whole, BLOCK):
-        cols = last - step + block
+        inside = (ends < columns) & (part == 0)
+        ends_g, ends_y = _terms(g_ptr + ends, y_ptr + ends, inside, False, ACC, "")
+    if PASS != BOTH:
+        stats_ptr += ((place.outer * inner + place.inner) * count + place.row) * parts
+    if PASS == RESULTS:
+        lane = tl.arange(0, LANES)
+        total = tl.sum(tl.load(stats_ptr + lane, mask=lane < parts, other=0.0), axis=0)
+    else:
+        products = tl.zeros([BLOCK], ACC)
+        for first in range(begin, end, BLOCK):
+            cols = first + block
+            g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
+            g, y = _terms(g_ptrs, y_ptrs, cols < end, False, ACC, "evict_last")
+            products += g * y
+        total = tl.sum(products, axis=0)
+        if SKEWED:
+            total += tl.sum(ends_g * ends_y, axis=0)
+    if PASS == SUMS:
+        tl.store(stats_ptr + part, total)
+        return
+    if SKEWED:
+        _store(out_ptr + ends, ends_g, ends_y, total, scale, inside, ACC, "")
+    last = begin + (end - begin + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK
+    for back in range(0, end - begin, BLOCK):
+        cols = last - back + block
         g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
-        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_first")
-        _store(out_ptr + cols, g, y, total, scale, cols < whole, ACC, "evict_first")
+        g, y = _terms(g_ptrs, y_ptrs, cols < end, False, ACC, "evict_first")
+        _store(out_ptr + cols, g, y, total, scale, cols < end, ACC, "evict_first")

@@ -15,6 +15,7 @@ from warpcall_kernels._softmax.backward import (
 )
 from warpcall_kernels._softmax.backward_short import masked_softmax_backward_short_kernel
 from warpcall_kernels._softmax.backward_split import masked_softmax_backward_split_kernel
+from warpcall_kernels._softmax.long_rows import LONG_ROWS, long_launch, parts_of_long
 from warpcall_kernels._softmax.rows import (
     RowLayout,
     Tile,
@@ -55,7 +56,9 @@ def describe(grad: Layout, output: Layout) -> RowLayout | None:
         align = alignment(itemsize, [*begins, columns, *steps])
     operands = (rows.strides[:OUT], rows.strides[OUT], column_strides, addresses)
     layout = RowLayout(rows, columns, itemsize, align, *operands)
-    return layout.skew(constants.SKEWED_BYTES_BACKWARD)
+    return layout.skew(
+        constants.SKEWED_BYTES_BACKWARD, most_held(itemsize, skewed=False) // OPERANDS
+    )
 
 
 def split_tile(layout: RowLayout) -> Tile:
@@ -92,15 +95,19 @@ def tries() -> int:
     return 0 if triton.knobs.runtime.interpret else constants.SPLIT_TRIES
 
 
+def most_held(itemsize: int, skewed: bool) -> int:
+    """Bytes of a row of both operands that a tile holds."""
+    narrow = skewed or itemsize == 2
+    return constants.HELD_BYTES if narrow else constants.HELD_BYTES_BACKWARD
+
+
 def choose(layout: RowLayout) -> Variant:
     """The variant that is fastest for these rows; the table of variants says why."""
     columns, itemsize = layout.columns, layout.itemsize
     odd = columns % 2 == 1
     if odd and columns * itemsize in constants.SHORT_BYTES_BACKWARD[itemsize] and is_run(layout):
         return Variant.SHORT
-    most = constants.HELD_BYTES_BACKWARD
-    if layout.skewed or itemsize == 2:
-        most = constants.HELD_BYTES
+    most = most_held(itemsize, layout.skewed)
     held = held_bytes(layout.whole, itemsize, OPERANDS) <= most
     if fits_split(layout) and not (held and layout.rows.total <= constants.FEW_ROWS):
         return Variant.SPLIT
@@ -133,7 +140,10 @@ def arguments(variant: Variant, layout: RowLayout) -> tuple[Tile, dict[str, Any]
         longer = layout.columns * layout.itemsize >= constants.LONGER_BYTES
         nbytes, warps = constants.LONGER_STEP if longer else constants.LONG_STEP
         tile = Tile(1, nbytes // layout.itemsize, warps)
-        return tile, own | {"BLOCK": tile.block}
+        if shared := parts_of_long(layout):
+            tile = shared.tile
+            own |= shared.arguments
+        return tile, LONG_ROWS | own | {"BLOCK": tile.block}
     tile = held_tile(layout.whole, layout.itemsize, layout.rows, OPERANDS)
     even = tile.block == layout.columns and not layout.skewed
     return tile, own | {"EVEN": even, "ROWS": tile.rows, "BLOCK": tile.block}
@@ -163,5 +173,8 @@ def plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         grid = (grid[0] * own["parts"], *grid[1:])
     elif variant is Variant.SPLIT:
         own["words_ptr"] = None
+    if variant is Variant.LONG:
+        types: tuple[Any, ...] = (None, None, None, own["ACC"])
+        return long_launch(KERNELS[variant], layout.rows, shared | own, types, words_of_part=1)
     types = (None, None, None, tl.uint64)[: 4 if words else 3]
     return Launch(KERNELS[variant], grid, shared | own, types, variant, words)

@@ -152,15 +152,23 @@ def row_limits(
     rows: tl.tensor,
     columns: tl.tensor,
     diagonal: tl.tensor,
+    queries: tl.tensor,
     CAUSAL: tl.constexpr,
 ) -> tl.tensor:
-    """How many leading positions of each row count; `diagonal` is K - Q + 1."""
+    """How many leading positions of each row count.
+
+    `diagonal` is K - Q + 1. `queries` is Q where the rows of several matrices are one dim, so that the
+    query of a row is its number modulo Q, and otherwise None.
+    """
     limit = rows * 0 + columns
     if lengths_ptr is not None:
         steps = rows.to(tl.int64) * lengths_strides.row
         length = tl.load(lengths_ptr + row_offset(place, lengths_strides, 1) + steps)
         limit = tl.minimum(tl.maximum(length, 0), columns).to(limit.dtype)
     if CAUSAL:
-        q = row_offset(place, q_strides, 1) + rows.to(tl.int64) * q_strides.row
+        first = row_offset(place, q_strides, 1)
+        q = first + rows.to(tl.int64) * q_strides.row
+        if queries is not None:
+            q = ((first % queries).to(tl.int32) + rows.to(tl.int32)) % queries
         limit = tl.minimum(limit, tl.maximum(q + diagonal, 0)).to(limit.dtype)
     return limit

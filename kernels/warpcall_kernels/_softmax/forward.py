@@ -25,7 +25,7 @@ from warpcall_kernels._softmax.device import (
 
 # Integers whose values no kernel is specialized for: the arguments ALIGN say what divides them.
 UNSPECIALIZED = (
-    *("columns", "outer", "count", "diagonal"),
+    *("columns", "outer", "count", "diagonal", "queries"),
     *("x_strides", "mask_strides", "lengths_strides", "q_strides", "out_strides"),
 )
 # Integers of which a kernel may only know whether they are 1.
@@ -222,6 +222,7 @@ def masked_softmax_kernel(
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
+    queries: tl.tensor,
     x_strides: tl.tensor,
     mask_strides: tl.tensor,
     lengths_strides: tl.tensor,
@@ -263,7 +264,7 @@ def masked_softmax_kernel(
     limit = columns
     if PREFIX:
         limit = row_limits(
-            lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
+            lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, queries, CAUSAL
         )[:, None]
     # A row of which at most half counts takes a block of half the size. Not with several rows in a
     # tile: the compiler could not tell that all threads take the same branch, and would guard every

@@ -61,19 +61,37 @@ def groups_of_part(ALIGN: tl.constexpr, BLOCK: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def negative_words(words: tl.tensor, DTYPE: tl.constexpr) -> tl.tensor:
+    """The words with the other sign of each position."""
+    if DTYPE.primitive_bitwidth == 16:
+        words ^= 0x80008000
+    else:
+        words = -words
+    return words
+
+
+@triton.jit
 def read_groups(
     x_ptr: tl.tensor,
     group: tl.tensor,
     most: tl.tensor,
+    NEGATIVE: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
-    """Groups as four words of 4 bytes, and -inf for those from position `most` on."""
+    """Groups as four words of 4 bytes, and -inf for those from position `most` on.
+
+    If the scale is NEGATIVE, positions are read with the other sign.
+    """
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     at = group * 4 + tl.arange(0, 4)[None, :]
     inside = group * ALIGN < most
     ptrs = x_ptr + at
     if DTYPE.primitive_bitwidth == 16:
         ptrs = as_words(x_ptr) + at
+    if NEGATIVE:
+        return negative_words(
+            tl.load(ptrs, mask=inside, other=negative_words(minus_inf_of(DTYPE), DTYPE)), DTYPE
+        )
     return tl.load(ptrs, mask=inside, other=minus_inf_of(DTYPE))
 
 

@@ -31,6 +31,7 @@ from warpcall_kernels._softmax.forward_parts import (
     Parts,
     Stats,
     groups_of_part,
+    negative_words,
     place_of_row,
     write_word,
 )
@@ -46,13 +47,16 @@ class Exponentials(NamedTuple):
 
 
 @triton.jit
-def _read(x_ptr: tl.tensor, group: tl.tensor, exists: tl.tensor) -> tl.tensor:
+def _read(
+    x_ptr: tl.tensor, group: tl.tensor, exists: tl.tensor, NEGATIVE: tl.constexpr
+) -> tl.tensor:
     """A whole part as words of 4 bytes, [groups, 4]. Its values do not matter unless it exists."""
     at = group * 4 + tl.arange(0, 4)[None, :]
     ptrs = x_ptr + at
     if x_ptr.dtype.element_ty.primitive_bitwidth == 16:
         ptrs = as_words(x_ptr) + at
-    return tl.load(ptrs, mask=(at * 0 == 0) & exists, eviction_policy="evict_first")
+    words = tl.load(ptrs, mask=(at * 0 == 0) & exists, eviction_policy="evict_first")
+    return negative_words(words, x_ptr.dtype.element_ty) if NEGATIVE else words
 
 
 @triton.jit
@@ -180,6 +184,7 @@ def softmax_split_kernel(
     take: tl.tensor,
     tries: tl.tensor,
     zero: tl.tensor,
+    NEGATIVE: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     LANES: tl.constexpr,
@@ -200,11 +205,11 @@ def softmax_split_kernel(
     x_step = _step(place.row * 0 + 1, x_strides.row, ALIGN)  # with 64 bits
     out_step = _step(place.row * 0 + 1, out_strides.row, ALIGN)
     left = tl.minimum(count - first, take).to(tl.int32)
-    held = _read(x_ptr + part * BLOCK, group, left > 0)
+    held = _read(x_ptr + part * BLOCK, group, left > 0, NEGATIVE)
     while left > 0:
         left -= 1
         next_ptr = x_ptr + x_step
-        following = _read(next_ptr + part * BLOCK, group, left > 0)
+        following = _read(next_ptr + part * BLOCK, group, left > 0, NEGATIVE)
         y, stats = _exponentials(held, factor, DTYPE, THREADS)
         row = Parts(words_ptr, parts)
         write_word(words_ptr + part, stats)
@@ -212,13 +217,13 @@ def softmax_split_kernel(
         if not complete:
             again = group ^ (2 * zero)
             for other in range(parts):
-                held = _read(x_ptr + (part * 0 + other) * BLOCK, again, parts > 0)
+                held = _read(x_ptr + (part * 0 + other) * BLOCK, again, parts > 0, NEGATIVE)
                 y, stats = _exponentials(held, factor, DTYPE, THREADS)
                 write_word(words_ptr + other, stats)
             while not complete:  # until what this program wrote is seen by all its threads
                 words, complete = _wait_for_words(row, tries, LANES, THREADS)
             # The part is read again, so that it need not be held beside the other ones.
-            held = _read(x_ptr + part * BLOCK, again, parts > 0)
+            held = _read(x_ptr + part * BLOCK, again, parts > 0, NEGATIVE)
             y, stats = _exponentials(held, factor, DTYPE, THREADS)
         _write(out_ptr, group, y, _stats_of_row(words, factor), factor, ALIGN)
         held = following

@@ -151,6 +151,7 @@ def masked_softmax_short_kernel(
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
+    queries: tl.tensor,
     x_strides: tl.tensor,
     mask_strides: tl.tensor,
     lengths_strides: tl.tensor,
@@ -185,7 +186,15 @@ def masked_softmax_short_kernel(
         rows = tl.minimum((tl.arange(0, GROUPS) * PER + r).to(first.dtype), taken - 1)
         if PREFIX:
             limit = row_limits(
-                lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
+                lengths_ptr,
+                place,
+                lengths_strides,
+                q_strides,
+                rows,
+                columns,
+                diagonal,
+                queries,
+                CAUSAL,
             )
             limits = limits + (limit,)  # noqa: RUF005
     if MASKED:

@@ -116,10 +116,13 @@ def _read_ends(
     limit: tl.tensor,
     stride_mk: tl.tensor,
     MASKED: tl.constexpr,
+    NEGATIVE: tl.constexpr,
 ) -> tl.tensor:
     """The scores at the ends of a skewed row, and which of them count."""
     counts = ends < limit
     x = tl.load(x_ptr + ends, mask=counts, other=float("-inf")).to(tl.float32)
+    if NEGATIVE:
+        x = -x
     if MASKED:
         counts = counts & (masked_groups(mask, ends, ends, limit, stride_mk, 1, BYTES) == 0)
     return tl.where(counts, x, float("-inf")), counts
@@ -140,6 +143,7 @@ def _read_part(
     zero: tl.tensor,
     MASKED: tl.constexpr,
     PREFIX: tl.constexpr,
+    NEGATIVE: tl.constexpr,
     SKEWED: tl.constexpr,
     ALIGN: tl.constexpr,
     HOW: tl.constexpr,
@@ -150,7 +154,7 @@ def _read_part(
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     first = part * BLOCK
     most = tl.minimum(limit, whole) - first
-    held = read_groups(x_ptr + first, group, most, ALIGN)
+    held = read_groups(x_ptr + first, group, most, NEGATIVE, ALIGN)
     if MASKED or PREFIX:
         held = _without_masked(
             *(held, _mask_of_part(mask, first, stride_mk, HOW), group, limit - first, most),
@@ -158,7 +162,7 @@ def _read_part(
         )
     top, total = stats_of_groups(held, factor, zero, DTYPE, THREADS)
     if SKEWED and part == 0:
-        x_ends, _ = _read_ends(x_ptr, ends_mask, ends, limit, stride_mk, MASKED)
+        x_ends, _ = _read_ends(x_ptr, ends_mask, ends, limit, stride_mk, MASKED, NEGATIVE)
         higher = tl.maximum(top, tl.max(x_ends, axis=0))
         total *= tl.exp2((top - base_of(higher)) * factor)
         total += tl.sum(tl.exp2((x_ends - base_of(higher)) * factor), axis=0)
@@ -182,6 +186,7 @@ def masked_softmax_split_kernel(
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
+    queries: tl.tensor,
     x_strides: tl.tensor,
     mask_strides: tl.tensor,
     lengths_strides: tl.tensor,
@@ -193,6 +198,7 @@ def masked_softmax_split_kernel(
     tries: tl.tensor,
     zero: tl.tensor,
     CAUSAL: tl.constexpr,
+    NEGATIVE: tl.constexpr,
     SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
@@ -213,7 +219,17 @@ def masked_softmax_split_kernel(
     limit = columns
     if PREFIX:
         limits = row_limits(
-            *(lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL)
+            *(
+                lengths_ptr,
+                place,
+                lengths_strides,
+                q_strides,
+                rows,
+                columns,
+                diagonal,
+                queries,
+                CAUSAL,
+            )
         )
         limit = tl.max(limits, axis=0)
     heads = rows * 0
@@ -245,7 +261,7 @@ def masked_softmax_split_kernel(
     if part < live:
         held, stats = _read_part(
             *(x_ptr, mask, ends_mask, part, group, ends, limit, whole, factor, stride_mk, zero),
-            *(MASKED, PREFIX, SKEWED, ALIGN, HOW, THREADS, BLOCK),
+            *(MASKED, PREFIX, NEGATIVE, SKEWED, ALIGN, HOW, THREADS, BLOCK),
         )
         row = (place.outer * inner + place.inner) * count + place.row
         words = Parts(words_ptr + row * parts, live)
@@ -256,7 +272,19 @@ def masked_softmax_split_kernel(
             for other in range(live):
                 _, some = _read_part(
                     *(x_ptr, mask, ends_mask, part * 0 + other, again, ends, limit, whole),
-                    *(factor, stride_mk, zero, MASKED, PREFIX, SKEWED, ALIGN, HOW, THREADS, BLOCK),
+                    *(
+                        factor,
+                        stride_mk,
+                        zero,
+                        MASKED,
+                        PREFIX,
+                        NEGATIVE,
+                        SKEWED,
+                        ALIGN,
+                        HOW,
+                        THREADS,
+                        BLOCK,
+                    ),
                 )
                 write_word(words.words_ptr + other, some)
             while not complete:  # until what this program wrote is seen by all its threads
@@ -264,7 +292,7 @@ def masked_softmax_split_kernel(
             # The part is read again, so that it need not be held beside the other ones.
             held, _ = _read_part(
                 *(x_ptr, mask, ends_mask, part, again, ends, limit, whole, factor),
-                *(stride_mk, zero, MASKED, PREFIX, SKEWED, ALIGN, HOW, THREADS, BLOCK),
+                *(stride_mk, zero, MASKED, PREFIX, NEGATIVE, SKEWED, ALIGN, HOW, THREADS, BLOCK),
             )
         stats = stats_of_row(words, factor, LANES)
         top, total = stats
@@ -288,7 +316,7 @@ def masked_softmax_split_kernel(
             ALIGN,
         )
         if SKEWED and part == 0:
-            x_ends, counts = _read_ends(x_ptr, ends_mask, ends, limit, stride_mk, MASKED)
+            x_ends, counts = _read_ends(x_ptr, ends_mask, ends, limit, stride_mk, MASKED, NEGATIVE)
             if nan:
                 x_ends = tl.where(counts, float("nan"), float("-inf"))
             y = tl.exp2((x_ends - top) * factor - tl.log2(total))

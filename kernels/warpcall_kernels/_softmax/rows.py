@@ -113,14 +113,17 @@ class RowLayout(NamedTuple):
         """
         return self.align * self.itemsize <= constants.NARROW_BYTES
 
-    def skew(self, least_bytes: int) -> RowLayout:
-        """The same rows, skewed if that is possible and they have `least_bytes`.
+    def skew(self, least_bytes: int, long_bytes: int) -> RowLayout:
+        """The same rows, skewed if that is possible and worth it.
 
-        The rows of all operands must have their whole groups of 16 bytes at the same positions.
+        It is for rows of `least_bytes` that are narrow, and for rows of more than `long_bytes` that are
+        not, for only rows with groups of 16 bytes can be shared by programs. The rows of all operands
+        must have their whole groups at the same positions.
         """
+        nbytes = self.columns * self.itemsize
+        long = nbytes > long_bytes and self.align < self.group
         skewed = (
-            self.narrow
-            and self.columns * self.itemsize >= max(least_bytes, VECTOR_BYTES)
+            ((self.narrow and nbytes >= max(least_bytes, VECTOR_BYTES)) or long)
             and all(stride == 1 for stride in self.column_strides)
             and not any(self.addresses)
             and congruent(self.operands, self.out, self.group)

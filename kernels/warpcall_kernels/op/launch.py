@@ -162,13 +162,13 @@ class Launch:
         element_types: for each tensor the Triton dtype to read it as, or None for its own.
         variant: the name of the variant that the plan chose; tests and logs use it. Without one it
             is the name of the kernel.
-        words: how many words of 64 bits the kernel takes as its last tensor; the caller allocates
-            them, as zeros.
+        words: how many words of 64 bits the kernel takes as its last tensor: see `with_words`.
+        then: a launch on the same tensors that follows this one there.
     """
 
     __slots__ = (
         *("_fixed", "_handles", "arguments", "element_types"),
-        *("grid", "kernel", "variant", "words"),
+        *("grid", "kernel", "then", "variant", "words"),
     )
 
     def __init__(
@@ -179,9 +179,11 @@ class Launch:
         element_types: tuple[Any, ...] = (),
         variant: str = "",
         words: int = 0,
+        then: Launch | None = None,
     ) -> None:
         self.kernel = kernel
         self.words = words
+        self.then = then
         self.grid = (*grid, 1, 1)[:3]
         self.arguments = arguments
         self.element_types = element_types
@@ -215,6 +217,21 @@ class Launch:
             *self._fixed,
         )
         return None
+
+    def with_words(self, *tensors: Tensor | None) -> None:
+        """Launch on these tensors and the words that the kernel takes, and then what follows.
+
+        The words are zeros, unless another launch follows, for which this one writes them.
+        """
+        x = tensors[0]
+        assert x is not None
+        words: list[Tensor] = []
+        if self.words:
+            make = x.new_zeros if self.then is None else x.new_empty
+            words = [make(self.words, dtype=torch.int64)]
+        self(*tensors, *words)
+        if self.then is not None:
+            self.then(*tensors, *words)
 
     def by_triton(self, *tensors: Tensor | None) -> None:
         """Launch as Triton does, which compiles if needed, and keep the handle.
