@@ -235,7 +235,7 @@ def test_the_readme_lists_every_op_with_what_it_is_equivalent_to(server: Server)
 
 
 def test_the_settings_are_all_documented_with_their_defaults_and_meanings() -> None:
-    section = page_of("deploy").partition("## Settings")[2].partition("## ")[0]
+    section = page_of("settings").partition("## All settings")[2].partition("## ")[0]
     rows = re.findall(r"^\| `([a-z_]+)` \| `(.*?)` \| (.*) \|$", section, re.MULTILINE)
 
     assert rows == [
@@ -248,7 +248,7 @@ def test_the_metrics_are_all_documented(server: Server) -> None:
     families = re.findall(
         r"^# TYPE (\w+) (?:counter|gauge|histogram)", server.get("/metrics")[1], re.MULTILINE
     )
-    text = page_of("deploy")
+    text = page_of("metrics")
 
     missing = [name for name in families if name not in text and not name.endswith("_created")]
 

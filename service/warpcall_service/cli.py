@@ -134,7 +134,7 @@ def run(
 ) -> None:
     """Serve GPU kernels over HTTP. With a command: administer users, keys and the database.
 
-    docs/deploy.md lists all settings. Each is also an environment variable, WARPCALL_<NAME>; an
+    docs/settings.md lists all settings. Each is also an environment variable, WARPCALL_<NAME>; an
     option given here takes precedence over its variable.
     """
     given: dict[str, Any] = {"host": host, "port": port, "devices": devices, "servers": servers}

@@ -1,4 +1,4 @@
-"""The sandbox of uploaded code in a container: with what docs/deploy.md allows it, and without."""
+"""The sandbox of uploaded code in a container: with what docs/settings.md allows it, and without."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.template import ROOT
 
 HEALTH_S = 0.5
 DRAIN_S = 1.0
-# As docs/deploy.md says, plus what a busy machine takes to start and end processes.
+# As docs/failures.md says, plus what a busy machine takes to start and end processes.
 END_S = 2 * DRAIN_S + 8 + 5.0
 SETTINGS = {
     "WARPCALL_HOST": "127.0.0.1",
@@ -116,7 +116,7 @@ def is_healthy(http: httpx.Client) -> None:
 
 
 def ends(server: Server) -> None:
-    """Check that SIGTERM ends a server in good order within the time that docs/deploy.md names."""
+    """Check that SIGTERM ends a server in good order within the time that docs/failures.md names."""
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(END_S) == 0
 

@@ -208,7 +208,7 @@ class Store:
         if revision is not None and revision < known[0]:
             raise StoreError(
                 f"the database {self.label} has schema {revision}, this server updates schemas from "
-                f"{known[0]} on: start with a new database, or update it first as docs/deploy.md says"
+                f"{known[0]} on: start with a new database, or update it first as docs/settings.md says"
             )
         if revision is not None and revision not in known:
             raise StoreError(

@@ -82,7 +82,7 @@ def test_an_older_schema_is_refused_with_what_to_do(database: Database, revision
         said = database.command(*words, status=1 if words else 2)
 
         assert f"has schema {revision}, this server updates schemas from {OLDEST} on" in said
-        assert "start with a new database, or update it first as docs/deploy.md says" in said
+        assert "start with a new database, or update it first as docs/settings.md says" in said
     database.sql(f"UPDATE alembic_version SET version_num = '{REVISION}'")
     assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
 
