@@ -12,9 +12,9 @@ import httpx
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client
+from tests.service.uploads.problem_sources import SCALE, THRICE
+from tests.service.uploads.sources import SHORT
 
-PATH = "/v1/implementations"
-PROBLEMS = "/v1/problems"
 SETTINGS = {"WARPCALL_UPLOADS": "trusted", "WARPCALL_ARENA_BYTES": "16MiB", **BRIEF}
 
 
@@ -39,41 +39,51 @@ def running_lab(database: Database, *users: str, **settings: str) -> Iterator[La
         yield Lab(server, keys)
 
 
-def upload(http: httpx.Client, source: str, **fields: Any) -> httpx.Response:
-    return http.post(PATH, json={"op": "permute", "source": source, **fields}, timeout=120)
+@dataclass(frozen=True)
+class Kind:
+    """Implementations or problems, as tests upload and list them.
+
+    Attributes:
+        name: what one of them is, in messages.
+        fields: of each upload, besides its source.
+        sources: two that are accepted under one name.
+        default: the name of these sources if none is given.
+    """
+
+    name: str
+    fields: Mapping[str, str]
+    sources: tuple[str, str]
+    default: str
+
+    @property
+    def path(self) -> str:
+        return f"/v1/{self.name}s"
+
+    def upload(self, http: httpx.Client, source: str, **fields: Any) -> httpx.Response:
+        body = {**self.fields, "source": source, **fields}
+        return http.post(self.path, json=body, timeout=120)
+
+    def uploaded(self, http: httpx.Client, source: str, **fields: Any) -> dict[str, Any]:
+        """Upload a source that must be accepted."""
+        answer = self.upload(http, source, **fields)
+        assert answer.status_code in (200, 201), answer.text
+        found: dict[str, Any] = answer.json()
+        assert found["created"] is (answer.status_code == 201)
+        return found
+
+    def names(self, http: httpx.Client, **query: Any) -> list[str]:
+        """The uploads that a caller finds, by name."""
+        answer = http.get(self.path, params=query)
+        assert answer.status_code == 200, answer.text
+        listed = answer.json()[f"{self.name}s"]
+        return [one["name"] for one in listed if one.get("kind", "uploaded") == "uploaded"]
 
 
-def uploaded(http: httpx.Client, source: str, **fields: Any) -> dict[str, Any]:
-    """Upload a source that must be accepted."""
-    answer = upload(http, source, **fields)
-    assert answer.status_code in (200, 201), answer.text
-    found: dict[str, Any] = answer.json()
-    assert found["created"] is (answer.status_code == 201)
-    return found
+IMPLEMENTATION = Kind(
+    "implementation", {"op": "permute"}, (SHORT, SHORT.replace("x", "x ")), "permute"
+)
+PROBLEM = Kind("problem", {}, (SCALE, THRICE), "scale")
 
-
-def names(http: httpx.Client, **query: Any) -> list[str]:
-    """The uploaded implementations that a caller finds, by name."""
-    answer = http.get(PATH, params=query)
-    assert answer.status_code == 200, answer.text
-    return [one["name"] for one in answer.json()["implementations"] if one["kind"] == "uploaded"]
-
-
-def add_problem(http: httpx.Client, source: str, **fields: Any) -> httpx.Response:
-    return http.post(PROBLEMS, json={"source": source, **fields}, timeout=120)
-
-
-def added_problem(http: httpx.Client, source: str, **fields: Any) -> dict[str, Any]:
-    """Add a problem that must be accepted."""
-    answer = add_problem(http, source, **fields)
-    assert answer.status_code in (200, 201), answer.text
-    found: dict[str, Any] = answer.json()
-    assert found["created"] is (answer.status_code == 201)
-    return found
-
-
-def problem_names(http: httpx.Client, **query: Any) -> list[str]:
-    """The problems that a caller finds, by name."""
-    answer = http.get(PROBLEMS, params=query)
-    assert answer.status_code == 200, answer.text
-    return [one["name"] for one in answer.json()["problems"]]
+PATH, PROBLEMS = IMPLEMENTATION.path, PROBLEM.path
+upload, uploaded, names = IMPLEMENTATION.upload, IMPLEMENTATION.uploaded, IMPLEMENTATION.names
+add_problem, added_problem, problem_names = PROBLEM.upload, PROBLEM.uploaded, PROBLEM.names
