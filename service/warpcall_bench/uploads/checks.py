@@ -7,7 +7,8 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pydantic import ValidationError
@@ -25,9 +26,6 @@ from warpcall_bench.uploads.answers import (
 )
 from warpcall_service.admission import Admission
 
-IMPLEMENTATION_MODULE = "warpcall_bench.programs.upload_check"
-PROBLEM_MODULE = "warpcall_bench.programs.problem_check"
-EXPLAIN_MODULE = "warpcall_bench.programs.explain"
 MAX_WAITING = 8  # checks of one user, besides the one that runs
 MAX_ANSWER_BYTES = 16 << 10
 MAX_DECLARATION_BYTES = 128 << 10
@@ -42,6 +40,28 @@ TOO_LARGE = "the descriptions of its cases are too large together; ask for fewer
 log = logging.getLogger("warpcall.uploads")
 
 A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True)
+class Check(Generic[A]):
+    """What a process checks.
+
+    Attributes:
+        module: runs in the process.
+        answer: the form of its answer, which has at most `most_bytes`.
+    """
+
+    module: str
+    answer: type[A]
+    most_bytes: int
+
+
+IMPLEMENTATION = Check(
+    "warpcall_bench.programs.upload_check", ImplementationAnswer, MAX_ANSWER_BYTES
+)
+PROBLEM = Check("warpcall_bench.programs.problem_check", ProblemAnswer, MAX_DECLARATION_BYTES)
+CASES = Check("warpcall_bench.programs.problem_check", CasesAnswer, MAX_CASES_BYTES)
+COMPILE = Check("warpcall_bench.programs.explain", CompileAnswer, MAX_CASES_BYTES)
 
 
 class Checks:
@@ -81,10 +101,7 @@ class Checks:
             "params": [one["name"] for one in op["params"]],
             "limit_s": self._settings.upload_check_s,
         }
-        answer = await self._accepted(
-            user, IMPLEMENTATION_MODULE, request, ImplementationAnswer, MAX_ANSWER_BYTES
-        )
-        return answer.doc or ""
+        return (await self._accepted(user, IMPLEMENTATION, request)).doc or ""
 
     async def problem(self, user: str, name: str, source: str) -> ProblemAnswer:
         """Check the source of a problem; the answer has a `declaration`.
@@ -95,15 +112,7 @@ class Checks:
         Raises:
             InvalidInput, Busy, Unavailable: as `implementation`.
         """
-        request: ProblemRequest = {
-            "name": name,
-            "source": source,
-            "job": None,
-            "limit_s": self._settings.upload_check_s,
-        }
-        return await self._accepted(
-            user, PROBLEM_MODULE, request, ProblemAnswer, MAX_DECLARATION_BYTES
-        )
+        return await self._accepted(user, PROBLEM, self._problem_request(name, source, None))
 
     async def cases(self, user: str, name: str, source: str, job: Mapping[str, Any]) -> CasesAnswer:
         """Have a problem make the cases of a job. The answer has either `cases` or an `error`.
@@ -114,13 +123,7 @@ class Checks:
         Raises:
             Busy, Unavailable: as `implementation`.
         """
-        request: ProblemRequest = {
-            "name": name,
-            "source": source,
-            "job": job,
-            "limit_s": self._settings.upload_check_s,
-        }
-        return await self._answer(user, PROBLEM_MODULE, request, CasesAnswer, MAX_CASES_BYTES)
+        return await self._answer(user, CASES, self._problem_request(name, source, job))
 
     async def compile(self, user: str, request: ExplainRequest) -> CompileAnswer:
         """Have an implementation's kernels compiled. The server's own code needs no sandbox.
@@ -130,9 +133,7 @@ class Checks:
             Busy, Unavailable: as `implementation`.
         """
         own = request["source"] is None and request["problem"] is None
-        return await self._accepted(
-            user, EXPLAIN_MODULE, request, CompileAnswer, MAX_CASES_BYTES, trusted=own
-        )
+        return await self._accepted(user, COMPILE, request, trusted=own)
 
     def metrics(self) -> Iterable[Metric]:
         """The checks so far, as Prometheus metrics."""
@@ -150,58 +151,42 @@ class Checks:
         unfinished.add_metric([], self._admission.count)
         return ended, unfinished
 
+    def _problem_request(
+        self, name: str, source: str, job: Mapping[str, Any] | None
+    ) -> ProblemRequest:
+        limit_s = self._settings.upload_check_s
+        return {"name": name, "source": source, "job": job, "limit_s": limit_s}
+
     async def _accepted(
-        self,
-        user: str,
-        module: str,
-        request: Mapping[str, Any],
-        form: type[A],
-        most_bytes: int,
-        *,
-        trusted: bool = False,
+        self, user: str, check: Check[A], request: Mapping[str, Any], *, trusted: bool = False
     ) -> A:
         """The answer to the check of an upload. Raises InvalidInput if it is a refusal."""
-        answer = await self._answer(user, module, request, form, most_bytes, trusted=trusted)
+        answer = await self._answer(user, check, request, trusted=trusted)
         if answer.error is not None:
             name = answer.field.partition(".")[0]
             raise InvalidInput(f"{name}: {answer.error}", field=answer.field)
         return answer
 
     async def _answer(
-        self,
-        user: str,
-        module: str,
-        request: Mapping[str, Any],
-        form: type[A],
-        most_bytes: int,
-        *,
-        trusted: bool = False,
+        self, user: str, check: Check[A], request: Mapping[str, Any], *, trusted: bool = False
     ) -> A:
         async with self._admission.admitted(user):
             outcome = "failed"
             try:
-                answer = await self._ask(module, request, form, most_bytes, trusted=trusted)
+                answer = await self._ask(check, request, trusted=trusted)
                 outcome = "accepted" if answer.error is None else "refused"
             finally:
                 self._ended[outcome] += 1
         return answer
 
-    async def _ask(
-        self,
-        module: str,
-        request: Mapping[str, Any],
-        form: type[A],
-        most_bytes: int,
-        *,
-        trusted: bool,
-    ) -> A:
-        limit_s = request["limit_s"]
+    async def _ask(self, check: Check[A], request: Mapping[str, Any], *, trusted: bool) -> A:
+        form, limit_s = check.answer, request["limit_s"]
         # Starting the process and importing torch takes as long as the start of a worker.
         whole_s = self._settings.start_timeout_s + limit_s
         try:
+            body = json.dumps(request).encode()
             text = await run_one_shot(
-                *(self._settings, module, json.dumps(request).encode(), whole_s, most_bytes),
-                trusted=trusted,
+                self._settings, check.module, body, whole_s, check.most_bytes, trusted=trusted
             )
             if len(text) > MAX_DECLARATION_BYTES and _has_many_parts(text):
                 return form(error=TOO_LARGE)
