@@ -321,10 +321,11 @@ def test_importing_it_does_not_bring_torch_in(module: str) -> None:
     assert done.stdout == "none\n"
 
 
-def test_a_public_class_name_stands_once_in_the_client() -> None:
+@pytest.mark.parametrize("package", ["warpcall", "warpcall_service"])
+def test_a_public_class_name_stands_once_in_a_package(package: str) -> None:
     names = Counter(
         node.name
-        for file in sources("warpcall")
+        for file in sources(package)
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

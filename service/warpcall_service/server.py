@@ -30,13 +30,13 @@ from warpcall_service.processes.imports import quick_imports
 from warpcall_service.startup.stop import Stop
 
 if TYPE_CHECKING:
-    from warpcall_service.nodes.server_identity import Place
+    from warpcall_service.nodes.server_identity import ServerPlace
     from warpcall_service.settings import Settings
 
 log = logging.getLogger("warpcall")
 
 
-def serve(settings: Settings, place: Place | None = None) -> None:
+def serve(settings: Settings, place: ServerPlace | None = None) -> None:
     """Serve until SIGTERM or SIGINT. The first signal lets requests end, a second of its kind does not.
 
     Args:
@@ -73,7 +73,7 @@ async def _serve(
     settings: Settings,
     listener: socket.socket,
     unix_listener: socket.socket | None,
-    place: Place | None,
+    place: ServerPlace | None,
 ) -> None:
     stop = Stop(settings.stop_s)
     if settings.until:

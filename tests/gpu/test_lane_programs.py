@@ -16,7 +16,7 @@ import torch
 from warpcall_service.devices.device import Device
 from warpcall_service.devices.open_device import open_device
 from warpcall_service.worker.program_planner import plan_program
-from warpcall_service.worker.programs import Program, TensorStore
+from warpcall_service.worker.programs import PlannedProgram, TensorStore
 
 SIDE = 1024
 NBYTES = SIDE * SIDE * 4
@@ -73,13 +73,17 @@ def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> No
     get = {"steps": [], "outputs": {"y": "y"}, "tensors": [], "stored": [["y", *square[1:]]]}
     before = torch.cuda.memory_allocated()
 
-    device.begin(Program.decode(message(put, {}, {"x": 1}), tensor_store), 0, 2 * NBYTES).times()
+    device.begin(
+        PlannedProgram.decode(message(put, {}, {"x": 1}), tensor_store), 0, 2 * NBYTES
+    ).times()
     torch.cuda.reset_peak_memory_stats()
     device.begin(
-        Program.decode(message(run, {"x": 1}, {"y": 2}), tensor_store), 0, 2 * NBYTES
+        PlannedProgram.decode(message(run, {"x": 1}, {"y": 2}), tensor_store), 0, 2 * NBYTES
     ).times()
     peak = torch.cuda.max_memory_allocated() - before
-    device.begin(Program.decode(message(get, {"y": 2}, {}), tensor_store), 0, 2 * NBYTES).times()
+    device.begin(
+        PlannedProgram.decode(message(get, {"y": 2}, {}), tensor_store), 0, 2 * NBYTES
+    ).times()
 
     expected = torch.from_numpy(x).cuda()
     for _ in range(STEPS):
@@ -97,7 +101,7 @@ def test_an_upload_is_freed_once_no_step_needs_it() -> None:
     device, arena = open_lane()
     arena[:NBYTES] = np.ones(SIDE * SIDE, np.float32).tobytes()
     request = {**chain("x"), "tensors": [["x", "F32", [SIDE, SIDE]]], "stored": []}
-    program = Program.decode(message(request, {}, {}), {})
+    program = PlannedProgram.decode(message(request, {}, {}), {})
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
 

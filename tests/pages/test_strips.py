@@ -14,7 +14,7 @@ from warpcall_bench.pages.lists import queue_page
 from warpcall_bench.pages.shown import Servers
 from warpcall_bench.pages.strips import strip
 from warpcall_bench.pages.view import View
-from warpcall_service.lanes.activity import Step
+from warpcall_service.lanes.activity import ActivityStep
 from warpcall_service.lanes.device_reading import Reading
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.store.database import Store
@@ -40,11 +40,11 @@ HOT = Reading(
     other_processes=2,
 )
 HOUR = [
-    Step(-359, calls=3, calls_s=2.0, reading=CALM),
-    Step(-40, blocks_s=9.0, reading=HOT),
-    Step(-39, blocks_s=10.0, reading=HOT),
-    Step(-1, calls=1, calls_s=0.0001),
-    Step(0, reading=CALM),
+    ActivityStep(-359, calls=3, calls_s=2.0, reading=CALM),
+    ActivityStep(-40, blocks_s=9.0, reading=HOT),
+    ActivityStep(-39, blocks_s=10.0, reading=HOT),
+    ActivityStep(-1, calls=1, calls_s=0.0001),
+    ActivityStep(0, reading=CALM),
 ]
 
 
@@ -85,9 +85,9 @@ def test_the_table_has_each_twelfth_of_the_hour_with_anything() -> None:
 
 
 def test_a_device_that_reports_little_has_no_marks() -> None:
-    unknown = strip(H200, [Step(0, calls=1, reading=Reading())])
-    unread = strip(H200, [Step(0, calls=1)])
-    long_ago = strip(H200, [Step(-30, reading=CALM)])
+    unknown = strip(H200, [ActivityStep(0, calls=1, reading=Reading())])
+    unread = strip(H200, [ActivityStep(0, calls=1)])
+    long_ago = strip(H200, [ActivityStep(-30, reading=CALM)])
 
     assert unknown.now == []
     assert dict(unknown.lines) == {"load": [], "memory": []}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from warpcall.jobs import QueueEntry
 from warpcall_bench.drawing.numbers import count, nbytes, percent
 from warpcall_service.extension import Engine
-from warpcall_service.lanes.activity import STEP_S, STEPS, Step
+from warpcall_service.lanes.activity import STEP_S, STEPS, ActivityStep
 from warpcall_service.lanes.device_reading import Reading
 from warpcall_service.lanes.status import LaneStatus
 
@@ -91,7 +91,7 @@ def strips(engine: Engine) -> list[DeviceStrip]:
     return [strip(lane.status(), lane.activity.last_hour()) for lane in engine.all_lanes]
 
 
-def strip(status: LaneStatus, steps: Sequence[Step]) -> DeviceStrip:
+def strip(status: LaneStatus, steps: Sequence[ActivityStep]) -> DeviceStrip:
     """A device with the steps of its last hour."""
     readings = [(step.number, step.reading) for step in steps if step.reading is not None]
     seen = Counter(reading.throttled for _, reading in readings if reading.throttled)
@@ -116,7 +116,7 @@ def strip(status: LaneStatus, steps: Sequence[Step]) -> DeviceStrip:
     )
 
 
-def _column(step: Step) -> Column:
+def _column(step: ActivityStep) -> Column:
     reading = step.reading or Reading()
     return Column(
         round(100 * (STEPS - 1 + step.number) / STEPS, 3),
@@ -176,16 +176,16 @@ def _paths(points: Iterable[tuple[int, float | None]]) -> list[str]:
     return [" ".join(one if len(one) > 1 else one * 2) for one in found]
 
 
-def _cut(steps: Sequence[Step]) -> tuple[range, list[list[Step]]]:
+def _cut(steps: Sequence[ActivityStep]) -> tuple[range, list[list[ActivityStep]]]:
     """The numbers of the parts, the latest first, and the steps of each."""
     size = STEPS // PARTS
-    found: list[list[Step]] = [[] for _ in range(PARTS)]
+    found: list[list[ActivityStep]] = [[] for _ in range(PARTS)]
     for step in steps:
         found[min(PARTS - 1, -step.number // size)].append(step)
     return range(PARTS), found
 
 
-def _part(number: int, steps: Sequence[Step]) -> Part | None:
+def _part(number: int, steps: Sequence[ActivityStep]) -> Part | None:
     if not steps:
         return None
     minutes = STEPS * STEP_S // 60 // PARTS

@@ -11,7 +11,7 @@ from warpcall.devices import Device, DeviceList, DeviceReading, DeviceStep
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller
-from warpcall_service.lanes.activity import STEP_S, Step
+from warpcall_service.lanes.activity import STEP_S, ActivityStep
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.store.times import moment, now_ms
@@ -46,7 +46,7 @@ def _device(lane: Lane) -> Device:
     )
 
 
-def _step(step: Step, begin_ms: int) -> DeviceStep:
+def _step(step: ActivityStep, begin_ms: int) -> DeviceStep:
     """A step, given the begin of the one that has not ended, in milliseconds since 1970."""
     reading = step.reading
     return DeviceStep(

@@ -238,7 +238,7 @@ class Uploads:
             )
         source = await self.allocate(body, body.declared, lane=call.lane)
         try:
-            form = multipart.Form(boundary, source.view, call.op)
+            form = multipart.FormParser(boundary, source.view, call.op)
             while data := await body.chunk():
                 for i, piece in enumerate(form.pieces(bytes(data))):
                     if i:

@@ -37,7 +37,7 @@ PIECE_BYTES = 2 << 10
 MAX_PADDING = 64  # spaces and tabs between a boundary and the end of its line
 
 
-class Form:
+class FormParser:
     """Parses a form while it is received; at its end it has the tensors and parameters.
 
     Args:

@@ -53,7 +53,7 @@ class RequestInput:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedOutput:
+class RequestOutput:
     """An output that the request names, and where it goes.
 
     Attributes:
@@ -80,7 +80,7 @@ class InferRequest:
     id: str | None
     parameters: Mapping[str, str | int | float | bool]
     inputs: tuple[RequestInput, ...]
-    outputs: tuple[RequestedOutput, ...] | None
+    outputs: tuple[RequestOutput, ...] | None
     binary: bool
     timeout_s: float | None
 
@@ -161,7 +161,7 @@ def _input(entry: object) -> RequestInput:
     return RequestInput(info, data, binary_nbytes is not None, shared)
 
 
-def _output(entry: object, binary: bool) -> RequestedOutput:
+def _output(entry: object, binary: bool) -> RequestOutput:
     name, given = _named(entry, "an output", {"name", "parameters"})
     parameters = _parameters(given, name)
     asked = _flag(parameters, "binary_data", name)
@@ -169,7 +169,7 @@ def _output(entry: object, binary: bool) -> RequestedOutput:
     _refuse_rest(parameters, frozenset(), "binary_data", name)
     if shared is not None and asked:
         raise _bad(f"{name} goes as binary data or to shared memory, not both", name)
-    return RequestedOutput(name, shared is None and (binary if asked is None else asked), shared)
+    return RequestOutput(name, shared is None and (binary if asked is None else asked), shared)
 
 
 def _named(entry: object, what: str, members: set[str]) -> tuple[str, Mapping[str, Any]]:

@@ -14,7 +14,7 @@ STEPS = 360  # one hour
 
 
 @dataclass(slots=True)
-class Step:
+class ActivityStep:
     """One step.
 
     Attributes:
@@ -44,7 +44,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.called_at = -math.inf
-        self._steps: deque[Step] = deque(maxlen=STEPS)
+        self._steps: deque[ActivityStep] = deque(maxlen=STEPS)
 
     def add_call(self, seconds: float) -> None:
         """Count a call on which the device worked for so long."""
@@ -73,7 +73,7 @@ class Activity:
             )
         step.reading = reading
 
-    def last_hour(self) -> list[Step]:
+    def last_hour(self) -> list[ActivityStep]:
         """The steps of the last hour with any activity, the earliest first, numbered from now: the
         step that has not ended has the number 0, the one before it -1."""
         current = self._number()
@@ -86,8 +86,8 @@ class Activity:
     def _number(self) -> int:
         return int(time.monotonic() / STEP_S)
 
-    def _now(self) -> Step:
+    def _now(self) -> ActivityStep:
         number = self._number()
         if not self._steps or self._steps[-1].number != number:
-            self._steps.append(Step(number))
+            self._steps.append(ActivityStep(number))
         return self._steps[-1]

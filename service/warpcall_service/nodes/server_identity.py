@@ -29,7 +29,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers 
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerPlace:
     """The place of one server among those of its supervisor.
 
     Attributes:

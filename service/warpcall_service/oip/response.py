@@ -11,7 +11,7 @@ from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service.formats.json_writer import JsonWriter, ResponseBody
-from warpcall_service.formats.oip_request import InferRequest, RequestedOutput, Span
+from warpcall_service.formats.oip_request import InferRequest, RequestOutput, Span
 from warpcall_service.http.problems import Headers
 from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
@@ -120,9 +120,9 @@ class InferResponse:
         await copy_in_chunks(joined[len(document.data) :], data)
         return headers, ResponseBody(b"", joined)
 
-    def _wanted(self, name: str) -> RequestedOutput | None:
+    def _wanted(self, name: str) -> RequestOutput | None:
         if self.request.outputs is None:
-            return RequestedOutput(name, self.request.binary, None)
+            return RequestOutput(name, self.request.binary, None)
         return next((wanted for wanted in self.request.outputs if wanted.name == name), None)
 
 

@@ -20,7 +20,7 @@ from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, listen_shared, url_of
 from warpcall_service.http.server import HttpServer
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.nodes.server_identity import Place, ServerIdentity, own_url
+from warpcall_service.nodes.server_identity import ServerIdentity, ServerPlace, own_url
 from warpcall_service.settings import Settings
 from warpcall_service.startup.assembly import application
 from warpcall_service.startup.stop import Stop
@@ -40,7 +40,7 @@ async def serve_lanes(
     store: Store,
     keys: Snapshot,
     stop: Stop,
-    place: Place | None,
+    place: ServerPlace | None,
 ) -> None:
     """Serve on sockets that listen already, with an engine that was started, until `stop`."""
     identity = ServerIdentity.of(settings, "" if place is None else place.name)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 def limit_answer_time(engine: sa.Engine, answer_s: float) -> None:
     """Make connections of an engine fail and close if an answer takes longer than `answer_s`."""
 
-    class Connection(psycopg.Connection[Any]):
+    class LimitedConnection(psycopg.Connection[Any]):
         def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
             began = time.monotonic()
             try:
@@ -32,9 +32,9 @@ def limit_answer_time(engine: sa.Engine, answer_s: float) -> None:
                 raise psycopg.OperationalError(f"it did not answer within {answer_s:g} s") from None
 
     @sa.event.listens_for(engine, "do_connect")
-    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Connection:
+    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> LimitedConnection:
         try:
-            return Connection.connect(*arguments, **options)
+            return LimitedConnection.connect(*arguments, **options)
         except psycopg.Error as error:
             # The frames of a connection that was not made in time hold its socket, and the
             # exception holds the frames, until the garbage collector finds them.

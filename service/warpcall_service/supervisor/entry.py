@@ -19,8 +19,8 @@ from warpcall_service.http.listen import ServerError
 from warpcall_service.nodes.server_identity import (
     IdentityTaken,
     IdentityUnavailable,
-    Place,
     ServerIdentity,
+    ServerPlace,
 )
 from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
@@ -46,7 +46,7 @@ def main() -> None:
         sys.exit(0)  # the supervisor ended before prctl was called
     os.set_inheritable(args.ready_fd, False)
     logs.set_up(quiet=args.quiet, json_lines=not args.short_log, server=args.name)
-    place = Place(args.name, args.public_port, args.ready_fd)
+    place = ServerPlace(args.name, args.public_port, args.ready_fd)
     try:
         settings = load_settings(**_settings(args.overrides))
         _await_predecessor(settings, args.name)

@@ -172,14 +172,16 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
 
     from warpcall_service.devices.tensors import OpCall, Runnable
     from warpcall_service.worker.call_loop import CallLoop
-    from warpcall_service.worker.programs import PROGRAM, Program, TensorStore
+    from warpcall_service.worker.programs import PROGRAM, PlannedProgram, TensorStore
 
     tensor_store: TensorStore = {}
     known = functools.lru_cache(4096)(OpCall.decode)  # the same messages come again and again
 
     def decode(message: bytes) -> Runnable:
         return (
-            Program.decode(message, tensor_store) if message.startswith(PROGRAM) else known(message)
+            PlannedProgram.decode(message, tensor_store)
+            if message.startswith(PROGRAM)
+            else known(message)
         )
 
     def free(numbers: list[int]) -> None:

@@ -25,7 +25,7 @@ TensorStore = dict[int, Tensor]  # stored tensors, by the number that the server
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """One op of a program.
 
     Attributes:
@@ -68,7 +68,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PlannedProgram:
     """A program's message, decoded; a device runs it as it runs the `OpCall` of a plain call.
 
     Attributes:
@@ -83,17 +83,17 @@ class Program:
     name: str
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
     returned: Mapping[str, str]
     stored_inputs: Mapping[str, int]
     stored_outputs: Sequence[tuple[str, int]]
     is_empty = False  # with nothing to answer there may be something to store
 
     @staticmethod
-    def decode(message: bytes, tensor_store: TensorStore) -> Program:
+    def decode(message: bytes, tensor_store: TensorStore) -> PlannedProgram:
         """Read what `programs.build_plan` wrote."""
         payload = json.loads(message)
-        return Program(
+        return PlannedProgram(
             tensor_store=tensor_store,
             name=payload["name"],
             inputs=tuple(Place.of(*entry) for entry in payload["inputs"]),
@@ -134,10 +134,10 @@ def step_label(name: str, op: str) -> str:
     return f"step {name} ({op})"
 
 
-def _step(payload: Mapping[str, Any]) -> Step:
+def _step(payload: Mapping[str, Any]) -> PlannedStep:
     outputs = tuple(Place.of(*output) for output in payload["outputs"])
     work = OpCall(ops()[payload["op"]], params_of(payload["params"]), (), outputs)
-    return Step(payload["name"], work, payload["sources"], payload["dead"])
+    return PlannedStep(payload["name"], work, payload["sources"], payload["dead"])
 
 
 def _own(tensor: Tensor, shared: set[int]) -> Tensor:

@@ -19,7 +19,7 @@ from tests.service.requests import PERMUTE, SAFETENSORS, header, npy, problem_of
 from warpcall import InvalidInput
 from warpcall_bench.jobs.models import JobRequest
 from warpcall_service.formats import multipart
-from warpcall_service.formats.multipart import Form
+from warpcall_service.formats.multipart import FormParser
 
 pytestmark = pytest.mark.usefixtures("still_works")
 
@@ -116,7 +116,7 @@ def test_a_form_that_is_slow_to_take_apart_is_refused(name: str, http: httpx.Cli
 
 
 def test_padding_is_counted_over_the_pieces_in_which_it_comes() -> None:
-    form = Form(b"b", memoryview(bytearray(4096)), {"params": []})
+    form = FormParser(b"b", memoryview(bytearray(4096)), {"params": []})
     form.feed(PART + npy(X) + b"\r\n--b")
     form.feed(b" " * 33)
 
