@@ -34,12 +34,12 @@ from tests.service.job_requests import BRIEF
 from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
+from warpcall_bench import json_body
 from warpcall_bench.jobs import service as job_service
 from warpcall_bench.jobs.models import MAX_BODY_BYTES
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.calls import programs
 from warpcall_service.formats import (
-    flat_json,
     json_reader,
     media_types,
     multipart,
@@ -353,7 +353,7 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "regions of shared memory of one user": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, and {MAX_MESSAGE_BYTES >> 10} KiB for the "
         "description of them and their tensors",
-        "members of the JSON of an upload": f"{flat_json.MAX_MEMBERS}, whose values are texts, "
+        "members of the JSON of an upload": f"{json_body.MAX_MEMBERS}, whose values are texts, "
         "true, false or null",
         "results and comparisons of jobs": f"1 at a time for each user, {job_service.MAX_WAITING} more "
         f"wait; {job_service.MAX_READS} at a time in all",

@@ -17,9 +17,9 @@ from warpcall.compile_reports import CompileReport, KernelReport
 from warpcall.errors import NodeGone, OnOtherNode, Problem, sizes
 from warpcall_bench.artefacts.service import Artefacts
 from warpcall_bench.artefacts.tables import ArtefactRow
+from warpcall_bench.json_body import structure_nbytes
 from warpcall_bench.runs.results import Strict
 from warpcall_bench.uploads.answers import MAX_KERNELS, KernelNumbers, Line, one_line
-from warpcall_service.formats.json_structure import structure_nbytes
 
 TEXT = "ncu-text"
 REPORT = "compile-report"

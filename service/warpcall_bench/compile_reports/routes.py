@@ -18,10 +18,9 @@ from warpcall.errors import (
 from warpcall.wire import COMPILE_REPORTS_PATH
 from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.compile_reports.service import CompileReports
+from warpcall_bench.json_body import check_members, read_model, structure_nbytes
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.routes import most_bytes
-from warpcall_service.formats.json_body import check_members, read_model
-from warpcall_service.formats.json_structure import structure_nbytes
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs

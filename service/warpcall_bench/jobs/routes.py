@@ -37,8 +37,8 @@ from warpcall_bench.jobs.models import (
 )
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
+from warpcall_bench.json_body import check_members, read_model
 from warpcall_bench.streamed import Streamed, streamed
-from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs

@@ -18,9 +18,9 @@ from warpcall.errors import (
 from warpcall.monitors import MonitorDetails, MonitorList, NewMonitor
 from warpcall_bench.jobs.models import MAX_BODY_BYTES, Name
 from warpcall_bench.jobs.routes import EVERYONE, MAX_CHANGE_BYTES
+from warpcall_bench.json_body import check_members, read_model
 from warpcall_bench.monitors.models import MonitorChange, MonitorRequest
 from warpcall_bench.monitors.service import MonitorService
-from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs

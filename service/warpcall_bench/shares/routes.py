@@ -23,10 +23,10 @@ from warpcall_bench.jobs import exports
 from warpcall_bench.jobs.models import Name
 from warpcall_bench.jobs.routes import EVERYONE, JobId, Position
 from warpcall_bench.jobs.service import JobService
+from warpcall_bench.json_body import check_members, read_model
 from warpcall_bench.shares.models import ShareRequest
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.streamed import streamed
-from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs

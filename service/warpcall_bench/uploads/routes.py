@@ -24,6 +24,7 @@ from warpcall.implementations import (
     UploadedImplementation,
 )
 from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
+from warpcall_bench.json_body import check_flat, read_model
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import Filter
 from warpcall_bench.uploads.models import (
@@ -34,8 +35,6 @@ from warpcall_bench.uploads.models import (
     Version,
 )
 from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, UploadService
-from warpcall_service.formats.flat_json import check_flat
-from warpcall_service.formats.json_body import read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from warpcall import InvalidInput
-from warpcall_service.formats.flat_json import MAX_MEMBERS, check_flat
+from warpcall_bench.json_body import MAX_MEMBERS, check_flat
 
 
 @pytest.mark.parametrize(
