@@ -319,7 +319,7 @@ def test_importing_it_does_not_bring_torch_in(module: str) -> None:
     assert done.stdout == "none\n"
 
 
-@pytest.mark.parametrize("package", ["warpcall", "warpcall_service"])
+@pytest.mark.parametrize("package", ["warpcall", "warpcall_service", "warpcall_bench"])
 def test_a_public_class_name_stands_once_in_a_package(package: str) -> None:
     names = Counter(
         node.name

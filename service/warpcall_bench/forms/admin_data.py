@@ -80,7 +80,7 @@ class DayRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class UserLimit:
     """A limit of each user, as the server's settings have it."""
 
     variable: str
@@ -122,7 +122,7 @@ def read(session: Session) -> Admin:
     )
 
 
-def quotas(settings: BenchSettings) -> list[Quota]:
+def quotas(settings: BenchSettings) -> list[UserLimit]:
     """The limits of one user. They are the same for all."""
     found = []
     for name, setting in type(settings).model_fields.items():
@@ -136,7 +136,7 @@ def quotas(settings: BenchSettings) -> list[Quota]:
                 else f"{value:,}"
             )
             found.append(
-                Quota(
+                UserLimit(
                     f"WARPCALL_{name.upper()}", text, (setting.description or "").replace("`", "")
                 )
             )

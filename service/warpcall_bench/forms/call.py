@@ -70,7 +70,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallAnswer:
     """What came of a call. `link` has all outputs as safetensors."""
 
     device: str
@@ -120,7 +120,7 @@ class PageCalls:
         self._calls = calls
         self.admission = Admission("calls from pages", CALLS, MAX_WAITING, settings.queue_timeout_s)
 
-    async def run(self, exchange: Exchange, op: Mapping[str, Any], form: Form) -> Answer:
+    async def run(self, exchange: Exchange, op: Mapping[str, Any], form: Form) -> CallAnswer:
         """Run a call.
 
         Raises:
@@ -129,7 +129,7 @@ class PageCalls:
         infos, data, device = await self._calls.run_values(
             exchange, op["name"], inputs_of(form, op), params_of(form, op), MAX_OUTPUT_BYTES
         )
-        return Answer(
+        return CallAnswer(
             device,
             _stages(exchange.stages_ms),
             sum(exchange.stages_ms.values()),
@@ -148,7 +148,7 @@ def routes(settings: BenchSettings, calls: Calls, known: Ops) -> APIRouter:
         op: Mapping[str, Any],
         form: Form,
         errors: Mapping[str, str],
-        answer: Answer | None = None,
+        answer: CallAnswer | None = None,
         status: int = 200,
     ) -> Response:
         text = render(

@@ -19,7 +19,7 @@ from warpcall_bench.jobs.routes import JobId
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, new_token, page, render
 from warpcall_bench.settings import BenchSettings
-from warpcall_bench.uploads.database import Filter
+from warpcall_bench.uploads.database import UploadFilter
 from warpcall_bench.uploads.service import UploadService
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
@@ -159,7 +159,7 @@ class JobForms:
     async def _choices(self, caller: Caller, op: Declared, form: Form) -> list[Choice]:
         """What can be timed: all that is known, and what the form has besides."""
         listed = await self._uploads.list_implementations(
-            caller, Filter(op=without_version(op["name"]), limit=LISTED)
+            caller, UploadFilter(op=without_version(op["name"]), limit=LISTED)
         )
         known = [(one.name, one.doc, str(one.kind)) for one in listed.implementations]
         chosen, first = form.all("implementation"), form.text("baseline")

@@ -23,7 +23,7 @@ MAX_FORM_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class RunDot:
     """A run that has a time. Places are in percent, y from the top."""
 
     point: MonitorPoint
@@ -42,14 +42,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagram:
+class RunDiagram:
     """The diagram of a series, the earliest run on the left.
 
     Attributes:
         level: begin, level and both thresholds of the present level; None while it has none.
     """
 
-    dots: list[Dot]
+    dots: list[RunDot]
     axis: LogAxis
     changes: list[Change]
     level: tuple[float, float, float, float] | None
@@ -140,7 +140,7 @@ def _rows(found: MonitorDetails) -> list[Row]:
     return [Row(number, one, steps) for number, (_, one, steps) in enumerate(made)]
 
 
-def _diagram(row: Row) -> Diagram:
+def _diagram(row: Row) -> RunDiagram:
     points = row.series.points
     levels = [us for step in row.steps for us in (step.before_us, step.after_us)]
     one = row.series
@@ -151,7 +151,7 @@ def _diagram(row: Row) -> Diagram:
     )
     width = 100 / len(points)
     dots = [
-        Dot(point, round((number + 0.5) * width, 2), _down(axis, point.median_us))
+        RunDot(point, round((number + 0.5) * width, 2), _down(axis, point.median_us))
         for number, point in enumerate(points)
     ]
     jobs = [point.job for point in points]
@@ -160,7 +160,7 @@ def _diagram(row: Row) -> Diagram:
     if one.level_us and one.low_us and one.high_us:
         places = (_down(axis, one.level_us), _down(axis, one.low_us), _down(axis, one.high_us))
         level = (changes[-1].x if changes else 0.0, *places)
-    return Diagram(dots, axis, changes, level)
+    return RunDiagram(dots, axis, changes, level)
 
 
 def _changes(

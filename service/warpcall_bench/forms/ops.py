@@ -8,7 +8,7 @@ from typing import Any
 from warpcall.errors import NotFound
 from warpcall.problems import ProblemInfo
 from warpcall_bench.jobs import models
-from warpcall_bench.uploads.database import REFERENCE, Filter
+from warpcall_bench.uploads.database import REFERENCE, UploadFilter
 from warpcall_bench.uploads.service import PROBLEM, UploadService
 from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
@@ -60,7 +60,7 @@ class Ops:
 
     async def problems(self, caller: Caller) -> Sequence[ProblemInfo]:
         """The problems that the caller may read, the one uploaded last first."""
-        return (await self._uploads.list_problems(caller, Filter(limit=LISTED))).problems
+        return (await self._uploads.list_problems(caller, UploadFilter(limit=LISTED))).problems
 
 
 def is_problem(op: Declared) -> bool:

@@ -30,7 +30,7 @@ NORMAL = 1.2533  # the standard deviation of a normal distribution over its mean
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundStep:
     """A step in a series.
 
     Attributes:
@@ -67,7 +67,7 @@ class Limits:
 
 def find_step(
     values: Sequence[float], least: float, earlier: Sequence[Sequence[float]] = ()
-) -> Found | None:
+) -> FoundStep | None:
     """The first step in a series of positive values, the oldest first; None if there is none.
 
     A step of `least` is found within two or three runs if the noise is small. A step of half of
@@ -101,7 +101,7 @@ def find_step(
         if max(up, down) > interval:
             at = _first(logs[: position + 1], begin, level)
             after = statistics.median(logs[at:])
-            return Found(at, math.exp(level), math.exp(after), noise)
+            return FoundStep(at, math.exp(level), math.exp(after), noise)
     return None
 
 

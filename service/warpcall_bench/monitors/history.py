@@ -17,7 +17,7 @@ from warpcall_bench.jobs import submissions
 from warpcall_bench.jobs.conclusions import basis_for_verdict
 from warpcall_bench.jobs.results import differences
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
-from warpcall_bench.monitors.detection import RUNS, Found, Limits, find_step, limits_of
+from warpcall_bench.monitors.detection import RUNS, FoundStep, Limits, find_step, limits_of
 from warpcall_bench.monitors.tables import Monitor, MonitorStep
 from warpcall_bench.runs.operator_modules import LIMIT
 from warpcall_service.identity import Caller
@@ -165,7 +165,7 @@ def _row(
     monitor: Monitor,
     found_number: int,
     key: Key,
-    found: Found,
+    found: FoundStep,
     first: Point,
     changed: Sequence[str],
 ) -> MonitorStep:

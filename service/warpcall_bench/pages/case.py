@@ -70,7 +70,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RatioSpread:
     """The distribution of the ratios of an implementation to the first one.
 
     Attributes:
@@ -256,7 +256,7 @@ def _masked(case: CaseDetails) -> list[tuple[str, int]]:
     return Counter(str(one.get("reason", "")) for one in case.masked).most_common()
 
 
-def _spread(case: CaseDetails, row: Measurement, chosen: dict[str, int]) -> Spread | None:
+def _spread(case: CaseDetails, row: Measurement, chosen: dict[str, int]) -> RatioSpread | None:
     ratios = _ratios(case, row.implementation)
     if len(ratios) < PARTS or row.ratio is None:
         return None
@@ -266,7 +266,7 @@ def _spread(case: CaseDetails, row: Measurement, chosen: dict[str, int]) -> Spre
     margin = math.exp(case.margin)
     axis = log_axis([low, high, row.ratio], least_room=1.001)
     inside = ordered[bisect_left(ordered, axis.low) : bisect_right(ordered, axis.high)]
-    return Spread(
+    return RatioSpread(
         name=row.implementation,
         colour=chosen[row.implementation],
         axis=axis,

@@ -18,7 +18,7 @@ from warpcall_bench.jobs import submissions, views
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.runs.operator_modules import OperatorModule
-from warpcall_bench.uploads.database import Filter, Row
+from warpcall_bench.uploads.database import Row, UploadFilter
 from warpcall_bench.uploads.models import Cursor, Version
 from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, Kind, UploadService
 from warpcall_service.extension import Engine
@@ -47,10 +47,12 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
     async def list_kernels(
         request: Request, caller: CurrentCaller, before: Cursor | None = None
     ) -> Response:
-        found = await uploads.list_implementations(caller, Filter(None, None, before, PAGE_UPLOADS))
+        found = await uploads.list_implementations(
+            caller, UploadFilter(None, None, before, PAGE_UPLOADS)
+        )
         declared: Sequence[ProblemInfo] | None = None
         if before is None:
-            wanted = Filter(None, None, None, PAGE_UPLOADS)
+            wanted = UploadFilter(None, None, None, PAGE_UPLOADS)
             declared = (await uploads.list_problems(caller, wanted)).problems
         view = View.of(request)
         providers = await uploads.providers(caller)
@@ -62,7 +64,9 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
     ) -> Response:
         if name not in ops:
             raise NotFound(wire.no_such_op(name, ops), field="name")
-        found = await uploads.list_implementations(caller, Filter(name, None, None, OP_UPLOADS))
+        found = await uploads.list_implementations(
+            caller, UploadFilter(name, None, None, OP_UPLOADS)
+        )
         view, devices = View.of(request), jobs.scheduler.devices
         providers = await uploads.providers(caller)
         text = await jobs.read(caller, op_page, view, ops[name], found, providers, file, devices)
@@ -93,7 +97,7 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
     ) -> Response:
         pair = await _versions(uploads, PROBLEM, caller, user, name, version, against)
         offered = await uploads.list_implementations(
-            caller, Filter(pair[0].name, None, None, OP_UPLOADS)
+            caller, UploadFilter(pair[0].name, None, None, OP_UPLOADS)
         )
         devices, view = jobs.scheduler.devices, View.of(request)
         providers = await uploads.providers(caller)

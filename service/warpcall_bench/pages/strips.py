@@ -19,7 +19,7 @@ MOST_GAP = 3  # steps without a reading over which a line goes on
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StripStep:
     """One step of the strip: its place, and shares of the time, in percent.
 
     Attributes:
@@ -74,7 +74,7 @@ class DeviceStrip:
 
     status: LaneStatus
     job: QueueEntry | None
-    columns: list[Column]
+    columns: list[StripStep]
     calls: int
     calls_s: float
     blocks_s: float
@@ -116,9 +116,9 @@ def strip(status: LaneStatus, steps: Sequence[ActivityStep]) -> DeviceStrip:
     )
 
 
-def _column(step: ActivityStep) -> Column:
+def _column(step: ActivityStep) -> StripStep:
     reading = step.reading or Reading()
-    return Column(
+    return StripStep(
         round(100 * (STEPS - 1 + step.number) / STEPS, 3),
         _share(step.calls_s),
         _share(step.blocks_s),

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from warpcall_bench.profilers.messages import REPORT
-from warpcall_bench.profilers.program import Limits, NoProfile, run_child, task_of_job
+from warpcall_bench.profilers.program import NoProfile, ProfileLimits, run_child, task_of_job
 from warpcall_service.processes import temporary
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def report_of_job(task: Task, position: int, name: str) -> bytes:
     assert wanted is not None
     if not task["device"].startswith("cuda"):
         raise NoProfile("it ran without a GPU, where no kernels are compiled")
-    limits = Limits(wanted["limit_s"], wanted["call_s"], wanted["most_bytes"])
+    limits = ProfileLimits(wanted["limit_s"], wanted["call_s"], wanted["most_bytes"])
     with temporary.folder() as folder:
         of_child = task_of_job(task, position, name, reports=True)
         ended = run_child((), of_child, folder, limits, nullcontext)

@@ -16,8 +16,8 @@ from warpcall_bench.profilers.messages import ChildTask
 from warpcall_bench.profilers.program import (
     Ended,
     Lease,
-    Limits,
     NoProfile,
+    ProfileLimits,
     run_child,
     task_of_job,
 )
@@ -68,11 +68,11 @@ def profile_of_job(task: Task, position: int, key: str, name: str, lease: Lease)
     if not task["device"].startswith("cuda"):
         raise NoProfile("it ran without a GPU, and Nsight Compute profiles kernels of NVIDIA GPUs")
     of_child = task_of_job(task, position, name, reports=False)
-    limits = Limits(wanted["limit_s"], wanted["call_s"], wanted["most_bytes"])
+    limits = ProfileLimits(wanted["limit_s"], wanted["call_s"], wanted["most_bytes"])
     return profile(wanted["ncu"], of_child, f"{key}\n{name}, by Nsight Compute", limits, lease)
 
 
-def profile(ncu: str, task: ChildTask, heading: str, limits: Limits, lease: Lease) -> Files:
+def profile(ncu: str, task: ChildTask, heading: str, limits: ProfileLimits, lease: Lease) -> Files:
     """Profile one call.
 
     Args:

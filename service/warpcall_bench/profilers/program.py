@@ -35,7 +35,7 @@ class NoProfile(Exception):
     """There is no profile. The message says why, for readers."""
 
 
-class Limits(NamedTuple):
+class ProfileLimits(NamedTuple):
     """What a profile may take.
 
     Attributes:
@@ -81,7 +81,7 @@ def task_of_job(task: Task, position: int, name: str, *, reports: bool) -> Child
 
 
 def run_child(
-    profiler: Sequence[str], task: ChildTask, folder: Path, limits: Limits, lease: Lease
+    profiler: Sequence[str], task: ChildTask, folder: Path, limits: ProfileLimits, lease: Lease
 ) -> Ended:
     """Run the child, and wait until it has ended.
 
@@ -131,7 +131,7 @@ def _follow(
     process: subprocess.Popen[bytes],
     listener: socket.socket,
     until: float,
-    limits: Limits,
+    limits: ProfileLimits,
     lease: Lease,
 ) -> str:
     """Lead the child through its calls until the profiler has ended; returns what went wrong."""

@@ -44,7 +44,7 @@ ParamValue = bool | Integer | Finite | Integers | None
 Codes = Annotated[list[Code], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 
 
-class Answer(Strict):
+class CheckAnswer(Strict):
     """What all answers have: why the request is refused, and which part of it is wrong."""
 
     error: Line | None = None
@@ -56,7 +56,7 @@ class Answer(Strict):
         raise NotImplementedError
 
 
-class ImplementationAnswer(Answer):
+class ImplementationAnswer(CheckAnswer):
     """`doc` is the first line of the function's docstring."""
 
     doc: Line | None = None
@@ -136,7 +136,7 @@ class Declaration(Strict):
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
-class ProblemAnswer(Answer):
+class ProblemAnswer(CheckAnswer):
     """`doc` is the first line of the module's docstring, `function` the name of the reference."""
 
     doc: Line | None = None
@@ -172,7 +172,7 @@ class CaseAnswer(Strict):
     device_bytes: Count
 
 
-class CasesAnswer(Answer):
+class CasesAnswer(CheckAnswer):
     """The cases of a job, each of which is still to be checked: it must be a `CaseAnswer`."""
 
     cases: list[Any] | None = None
@@ -223,7 +223,7 @@ class KernelAnswer(KernelNumbers):
     texts: Annotated[dict[Word, PackedText], Field(max_length=4)]
 
 
-class CompileAnswer(Answer):
+class CompileAnswer(CheckAnswer):
     """A compile report, as `warpcall.compile_reports.CompileReport`."""
 
     case: Annotated[str, StringConstraints(max_length=4096), AfterValidator(one_line)] = ""

@@ -18,8 +18,8 @@ from warpcall_bench.runs.messages import CheckRequest, ExplainRequest, ProblemRe
 from warpcall_bench.runs.one_shot import NotStarted, OneShotError, run_one_shot
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.answers import (
-    Answer,
     CasesAnswer,
+    CheckAnswer,
     CompileAnswer,
     ImplementationAnswer,
     ProblemAnswer,
@@ -39,7 +39,7 @@ TOO_LARGE = "the descriptions of its cases are too large together; ask for fewer
 
 log = logging.getLogger("warpcall.uploads")
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=CheckAnswer)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ Row = TypeVar("Row", bound=Uploaded)
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class UploadFilter:
     """Which uploads to list; None means any. Only implementations have an op."""
 
     op: str | None = None
@@ -193,7 +193,7 @@ class Versions(Generic[Row]):
         return session.scalars(query.order_by(*self._latest_first)).all()
 
     def page(
-        self, session: Session, caller: Caller, wanted: Filter
+        self, session: Session, caller: Caller, wanted: UploadFilter
     ) -> tuple[Sequence[Row], str | None]:
         """The latest version of each name that the caller may read, the one uploaded last first.
 

@@ -26,7 +26,7 @@ from warpcall.implementations import (
 from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
 from warpcall_bench.json_body import check_flat, read_model
 from warpcall_bench.settings import BenchSettings
-from warpcall_bench.uploads.database import Filter
+from warpcall_bench.uploads.database import UploadFilter
 from warpcall_bench.uploads.models import (
     Cursor,
     ListedName,
@@ -110,7 +110,9 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
         The first page begins with the shipped implementations and those of the operator. Uploaded
         ones follow, the latest version of each name, the one that was uploaded last first.
         """
-        return _answer(await service.list_implementations(caller, Filter(op, user, before, limit)))
+        return _answer(
+            await service.list_implementations(caller, UploadFilter(op, user, before, limit))
+        )
 
     @router.get(
         "/environment",
@@ -169,7 +171,7 @@ def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
     ) -> Response:
         """The problems that the caller may read: the latest version of each name, the one that was
         uploaded last first."""
-        return _answer(await service.list_problems(caller, Filter(None, user, before, limit)))
+        return _answer(await service.list_problems(caller, UploadFilter(None, user, before, limit)))
 
     @router.get(ONE, response_model=ProblemDetails, **SHOWING)
     async def show_problem(

@@ -24,7 +24,7 @@ from warpcall_bench.runs.sources import SourceUnknown, module_file
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import implementations, problems, views
 from warpcall_bench.uploads.checks import Checks
-from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS, Filter, Row, Versions
+from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS, Row, UploadFilter, Versions
 from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
 from warpcall_bench.uploads.new_versions import Quota, check_source
 from warpcall_service.extension import Engine
@@ -169,7 +169,7 @@ class UploadService:
             lambda session: kind.versions.delete(session, caller, user, name, version)
         )
 
-    async def list_problems(self, caller: Caller, wanted: Filter) -> ProblemList:
+    async def list_problems(self, caller: Caller, wanted: UploadFilter) -> ProblemList:
         """A page of the problems that the caller may read, the latest version of each."""
 
         def read(session: Session) -> ProblemList:
@@ -178,7 +178,9 @@ class UploadService:
 
         return await self._threads.read(read)
 
-    async def list_implementations(self, caller: Caller, wanted: Filter) -> ImplementationList:
+    async def list_implementations(
+        self, caller: Caller, wanted: UploadFilter
+    ) -> ImplementationList:
         """A page of what the caller may read; the first one begins with what is not uploaded.
 
         Raises:

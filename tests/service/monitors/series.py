@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from warpcall_bench.monitors.detection import Found, find_step
+from warpcall_bench.monitors.detection import FoundStep, find_step
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 MEDIAN_US = 100.0
@@ -48,19 +48,19 @@ def times(draw: Draw, seed: int, runs: int, at: int = 0, step: float = 1.0) -> l
     return [float(one) for one in found]
 
 
-def searched(values: Sequence[float], least: float = 0.03) -> list[tuple[int, Found]]:
+def searched(values: Sequence[float], least: float = 0.03) -> list[tuple[int, FoundStep]]:
     """The steps that are found if the series is searched after each run, as a server does.
 
     Each comes with the number of runs after which it was found. The positions are those in the
     whole series.
     """
-    found: list[tuple[int, Found]] = []
+    found: list[tuple[int, FoundStep]] = []
     begin, earlier = 0, list[list[float]]()
     for runs in range(1, len(values) + 1):
         step = find_step(values[begin:runs], least, earlier)
         if step is not None:
             at = begin + step.at
             earlier.append(list(values[begin:at]))
-            found.append((runs, Found(at, step.before, step.after, step.noise)))
+            found.append((runs, FoundStep(at, step.before, step.after, step.noise)))
             begin = at
     return found

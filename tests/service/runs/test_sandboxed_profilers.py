@@ -14,9 +14,9 @@ from warpcall_bench.runs.sandbox import Sandbox
 PROFILE = """
 from contextlib import nullcontext
 from warpcall_bench.profilers import ncu
-from warpcall_bench.profilers.program import Limits
+from warpcall_bench.profilers.program import ProfileLimits
 
-files = ncu.profile(program, task, "heading", Limits(90.0, 30.0, 1 << 20), nullcontext)
+files = ncu.profile(program, task, "heading", ProfileLimits(90.0, 30.0, 1 << 20), nullcontext)
 return [files.report.decode(), files.text.decode()]
 """
 

@@ -13,7 +13,7 @@ from tests.service.uploads.sources import SHORT
 from tests.service.worker.fake_ncu import DETAILS, installed
 from warpcall_bench.profilers import ncu
 from warpcall_bench.profilers.messages import ChildTask
-from warpcall_bench.profilers.program import Limits, NoProfile
+from warpcall_bench.profilers.program import NoProfile, ProfileLimits
 from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import ProfileTask, Task, Upload
 
@@ -31,7 +31,7 @@ CHILD: ChildTask = {
     "implementation": "torch",
     "reports": False,
 }
-LIMITS = Limits(60.0, 30.0, 1 << 20)
+LIMITS = ProfileLimits(60.0, 30.0, 1 << 20)
 COUNTS = """
 import pathlib
 
@@ -67,7 +67,7 @@ class Leased:
 
 
 def profiled(
-    folder: Path, mode: str = "", source: str = SHORT, limits: Limits = LIMITS
+    folder: Path, mode: str = "", source: str = SHORT, limits: ProfileLimits = LIMITS
 ) -> tuple[ncu.Files | str, Leased]:
     """What a profile of a source gives: its files, or why there are none."""
     lease = Leased()
