@@ -100,6 +100,7 @@ def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for name in ("SHORT_ROWS", "TILE_PROGRAMS", "FEW_ROWS"):
         monkeypatch.setattr(softmax_constants, name, 1)
+    monkeypatch.setattr(softmax_constants, "FEW_LONG_ROWS", dict.fromkeys((2, 4, 8), 1))
     plans = (masked_softmax._plan, masked_softmax_backward._plan)
     for plan in plans:
         plan.cache_clear()

@@ -33,7 +33,7 @@ def parts_of_long(layout: RowLayout) -> LongParts | None:
     tile = Tile(1, *constants.LONG_PART[layout.itemsize])
     rows = layout.rows.total
     blocks = -(-layout.whole // tile.block)
-    if rows > constants.FEW_ROWS or blocks < constants.LEAST_LONG_PARTS:
+    if rows > constants.FEW_LONG_ROWS[layout.itemsize] or blocks < constants.LEAST_LONG_PARTS:
         return None
     of_part = -(-blocks // max(1, constants.LONG_PROGRAMS // rows))
     parts = -(-blocks // of_part)

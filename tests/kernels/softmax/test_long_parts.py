@@ -110,7 +110,7 @@ def test_the_gradient_of_few_long_rows_is_shared_in_two_launches(
 
 
 def test_more_rows_are_read_by_a_program_each() -> None:
-    rows = ((constants.FEW_ROWS + 1, 9000), (9000, 1), torch.float64, 0)
+    rows = ((constants.FEW_LONG_ROWS[8] + 1, 9000), (9000, 1), torch.float64, 0)
 
     forwards, backwards = (
         forward._plan(rows, None, None, 1.0, False),
