@@ -213,6 +213,27 @@ def test_the_deadline_of_the_caller_counts_from_the_head(server: Server, begun: 
     assert json.loads(body)["detail"] == "the deadline passed before the call was begun"
 
 
+def test_what_comes_after_the_deadline_is_not_written_into_memory_of_another_call(
+    server: Server, begun: list[int]
+) -> None:
+    late, other, x, soon = Caller(server), prepared(server), values(2), "X-Warpcall-Timeout: 1\r\n"
+    begun[0] = 2
+    late.call(values(0), soon)
+    text, part = request(values(1), soon), 1 << 19
+    until(lambda: is_clean(server))
+
+    late.sock.sendall(text[:part])
+    assert late.receive()[0].startswith(b"HTTP/1.1 504 ")
+    other.sock.sendall(request(x)[:-1000])
+    until(lambda: not is_clean(server))
+    for rest in (text[part : 2 * part], b""):
+        assert server.get("/healthz")[0] == 200, "it has read what came before"
+        late.sock.sendall(rest)
+    other.sock.sendall(request(x)[-1000:])
+
+    assert is_transposed(other.receive()[1], x)
+
+
 def test_a_call_that_the_lane_does_not_end_in_time_keeps_its_connection(
     server: Server, begun: list[int]
 ) -> None:

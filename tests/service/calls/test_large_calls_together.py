@@ -57,6 +57,9 @@ def test_beside_others_a_thread_writes_responses(
     # The last one may be alone by then.
     until(lambda: len(written(counts)) - before >= 3)
     until(lambda: is_clean(server))
+    by_thread, begun[0] = len(written(counts)), 5
+    assert is_transposed(callers[0].call(values(5))[1], values(5))
+    assert len(written(counts)) == by_thread, "a call alone is written by the event loop"
 
 
 def test_a_response_is_not_freed_while_the_thread_writes_it(

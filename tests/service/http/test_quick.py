@@ -186,7 +186,8 @@ def test_calls_of_clients_that_leave_are_dropped(server: Server) -> None:
         for caller in callers:
             caller.sock.close()
 
-        until(lambda: lane(server, "queued") == 0)
+        # Otherwise they would wait for 60 s (`call_timeout_s`).
+        until(lambda: lane(server, "queued") == 0, timeout_s=20)
 
 
 def test_a_request_waits_for_the_response_to_the_one_before(server: Server) -> None:
