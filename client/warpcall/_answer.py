@@ -23,7 +23,8 @@ class Answer(Generic[OutputT]):
         outputs: arrays of the inputs' kind, or stored tensors, by name.
         device: the device that ran the call, such as "cuda:0 (NVIDIA H200)".
         timing_ms: milliseconds of each stage in the server: queue (waiting), h2d (copy to the
-            device), kernel, d2h (copy from the device).
+            device), kernel, d2h (copy from the device), and compile, which is part of kernel, if the
+            call compiled a kernel.
         request_id: the id of this call in the server's log.
     """
 

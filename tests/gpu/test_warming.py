@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
+import warpcall
+from demo.server import running_server
+
 # A worker that warms its lane with few calls, and then makes one of them.
 PROGRAM = """
 import json, threading
@@ -58,3 +63,18 @@ def test_kernels_compiled_beside_the_worker_are_loaded_and_never_compiled_again(
     )
 
     assert done.stdout.strip() == '[["loading", 3, 3], []]', done.stderr
+
+
+def test_the_answer_of_a_call_that_compiled_says_so(tmp_path: Path) -> None:
+    settings = {
+        "WARPCALL_DEVICES": "cuda:0",
+        "WARPCALL_WARM": "false",
+        "WARPCALL_ARENA_BYTES": "64MiB",
+        "TRITON_CACHE_DIR": str(tmp_path),
+    }
+    x = torch.arange(7 * 11 * 3, dtype=torch.int32).reshape(7, 11, 3).numpy()
+    with running_server(settings) as server, warpcall.Client(server.url) as gpu:
+        first, second = (gpu.call("permute", {"x": x}, {"dims": [2, 0, 1]}) for _ in range(2))
+
+    assert 0 < first.timing_ms["compile"] <= first.timing_ms["kernel"]
+    assert "compile" not in second.timing_ms

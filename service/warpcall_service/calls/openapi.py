@@ -82,7 +82,7 @@ RESPONSE_HEADERS = {
     "X-Request-Id": "the name of this request",
     "X-Warpcall-Device": "the device that ran the call",
     "Server-Timing": "milliseconds of each stage: queue, h2d (copy to the device), kernel, d2h "
-    "(copy back)",
+    "(copy back), and compile (part of kernel) of a call that compiled a kernel",
 }
 _ID = parameter(
     "id", "a stored tensor", "path", type="string", pattern=f"^{wire.TENSOR_ID.pattern}$"

@@ -360,7 +360,7 @@ class Lane:
         return True
 
     def _on_done(self, done: Done, problem: bytes) -> None:
-        call_id, began, h2d_ms, kernel_ms, d2h_ms, _ = done
+        call_id, began, h2d_ms, kernel_ms, d2h_ms, compile_ms, _ = done
         if not self._sent or self._sent[0].id != call_id:
             self.kill(f"it answered call {call_id} out of order")
             return
@@ -376,7 +376,8 @@ class Lane:
         elif not call.done.done():
             self._mean_call_s += (device_s - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
-            call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
+            times = (queue_ms, h2d_ms, kernel_ms, d2h_ms)
+            call.done.set_result(Timing(*times, self.hello["label"], compile_ms))
         self.activity.add_call(device_s)
         if self._freed:
             self.free_tensors()

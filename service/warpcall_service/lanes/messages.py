@@ -20,10 +20,10 @@ from typing import Any, NotRequired, TypedDict
 # Call id, the offsets of inputs and outputs in the arena, the deadline by CLOCK_MONOTONIC, which is
 # the same for all processes of a machine, and the bytes of the message that follows.
 CALL = struct.Struct("<QQQdI")
-# Call id, the time at which the worker began it (same clock), ms of h2d, kernel and d2h, and the
-# bytes of the problem that follows.
-DONE = struct.Struct("<QddddI")
-Done = tuple[int, float, float, float, float, int]  # what DONE holds
+# Call id, the time at which the worker began it (same clock), ms of h2d, kernel, d2h and compilation,
+# and the bytes of the problem that follows.
+DONE = struct.Struct("<QdddddI")
+Done = tuple[int, float, float, float, float, float, int]  # what DONE holds
 FREE = 0  # no call has this id
 LENGTH = struct.Struct("<I")
 PACKET_BYTES = 64 << 10

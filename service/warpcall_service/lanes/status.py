@@ -10,13 +10,17 @@ CLOSED = ("failed", "quarantined", "stopped")  # states from which a lane does n
 
 
 class Timing(NamedTuple):
-    """The stages of one call in ms, and the device that ran it."""
+    """The stages of one call in ms, the device that ran it, and how long it compiled meanwhile.
+
+    The time of a compilation is part of the stage in which it took place, which is that of the kernel.
+    """
 
     queue_ms: float
     h2d_ms: float
     kernel_ms: float
     d2h_ms: float
     device: str
+    compile_ms: float = 0.0
 
     def stages_ms(self, upload_s: float) -> dict[str, float]:
         """All stages of a call whose inputs took `upload_s` seconds, for the log and usage."""
@@ -30,9 +34,10 @@ class Timing(NamedTuple):
 
     def header(self) -> bytes:
         """The value of the header Server-Timing."""
+        compiled = f", compile;dur={self.compile_ms:.3f}" if self.compile_ms else ""
         return (
             f"queue;dur={self.queue_ms:.3f}, h2d;dur={self.h2d_ms:.3f}, "
-            f"kernel;dur={self.kernel_ms:.3f}, d2h;dur={self.d2h_ms:.3f}"
+            f"kernel;dur={self.kernel_ms:.3f}, d2h;dur={self.d2h_ms:.3f}{compiled}"
         ).encode()
 
 

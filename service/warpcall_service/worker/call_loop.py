@@ -42,6 +42,7 @@ class CallLoop:
         free: frees stored tensors, by their numbers.
         problem_of: the problem that the caller gets for an exception.
         launching: held while a call is begun; another thread may load kernels while it is free.
+        compiled_s: how long this process has compiled kernels so far, in seconds.
         spin_s: longest time for which an idle process looks for the next call before it sleeps. It
             sleeps at once if the last call came later, or copied no inputs, or with few CPUs if
             calls do not come one at a time. None means SPIN_S or FEW_CPUS_SPIN_S.
@@ -55,6 +56,7 @@ class CallLoop:
         free: Callable[[list[int]], None],
         problem_of: Callable[[Exception], Problem],
         launching: threading.Lock,
+        compiled_s: Callable[[], float],
         spin_s: float | None = None,
     ) -> None:
         self._calls = calls
@@ -63,6 +65,7 @@ class CallLoop:
         self._free = free
         self._problem_of = problem_of
         self._launching = launching
+        self._compiled_s = compiled_s
         self._few_cpus = has_few_cpus()
         if spin_s is None:
             spin_s = FEW_CPUS_SPIN_S if self._few_cpus else SPIN_S
@@ -70,7 +73,8 @@ class CallLoop:
         self._lone_calls = 0  # that came one at a time, in a row
         self._has_copied = False  # the last call copied its inputs
         self._came_soon = False  # the last packet, after the process had nothing to do
-        self._under_way: deque[tuple[int, float, Pending]] = deque()  # id, time of its begin
+        # The id of each call, the time of its begin, and how long it compiled, in ms.
+        self._under_way: deque[tuple[int, float, Pending, float]] = deque()
         self._answers: list[bytes] = []
         self._answered_at = 0.0  # time of the first of them
         self._message = b""  # of the last call that was begun
@@ -119,20 +123,22 @@ class CallLoop:
                 self._send_answers()
                 self._message = message
             began = time.monotonic()
-            self._under_way.append(
-                (call_id, began, self._begin(message, source, target, began > deadline))
-            )
+            pending, compile_ms = self._begin(message, source, target, began > deadline)
+            self._under_way.append((call_id, began, pending, compile_ms))
             while self._under_way and self._under_way[0][2].ready():
                 self._finish()
 
-    def _begin(self, message: bytes, source: int, target: int, late: bool) -> Pending:
+    def _begin(self, message: bytes, source: int, target: int, late: bool) -> tuple[Pending, float]:
+        """Begin a call, and return how long it compiled, in ms."""
         try:
             if late:
                 raise TimedOut("the deadline passed while the call waited for the device")
             with self._launching:
-                return self._device.begin(self._decode(message), source, target)
+                before_s = self._compiled_s()
+                pending = self._device.begin(self._decode(message), source, target)
+                return pending, (self._compiled_s() - before_s) * 1e3
         except Exception as error:  # noqa: BLE001  # an error of one call ends only that call
-            return Failed(error)
+            return Failed(error), 0.0
 
     def _wait(self) -> None:
         """No call has come meanwhile: send answers, and finish the oldest call under way."""
@@ -154,7 +160,7 @@ class CallLoop:
 
     def _finish(self) -> None:
         """Answer the oldest call under way; waits until the device has finished it."""
-        call_id, began, pending = self._under_way.popleft()
+        call_id, began, pending, compile_ms = self._under_way.popleft()
         times, problem, broken = (0.0, 0.0, 0.0), b"", False
         try:
             times = pending.times()
@@ -164,7 +170,7 @@ class CallLoop:
             broken = self._device.is_broken()
         if sum(map(len, self._answers)) + DONE.size + len(problem) > PACKET_BYTES:
             self._send_answers()
-        self._answers.append(DONE.pack(call_id, began, *times, len(problem)) + problem)
+        self._answers.append(DONE.pack(call_id, began, *times, compile_ms, len(problem)) + problem)
         now = time.monotonic()
         if len(self._answers) == 1:
             self._answered_at = now

@@ -170,6 +170,7 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
     """Run calls in the order in which they come, until the server closes the socket."""
     import torch
 
+    from warpcall_service.devices.compilations import Compilations
     from warpcall_service.devices.tensors import OpCall, Runnable
     from warpcall_service.worker.call_loop import CallLoop
     from warpcall_service.worker.programs import PROGRAM, PlannedProgram, TensorStore
@@ -188,9 +189,12 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
         for number in numbers:
             tensor_store.pop(number, None)
 
+    compilations = Compilations()
+    compilations.listen()
     with torch.inference_mode():
         CallLoop(
-            calls, device, decode, free, lambda error: _problem(error, "the call"), launching
+            *(calls, device, decode, free, lambda error: _problem(error, "the call"), launching),
+            compiled_s=lambda: compilations.seconds,
         ).run()
 
 

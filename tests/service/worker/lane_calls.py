@@ -64,7 +64,8 @@ def answers_to(device_name: str, packets: Sequence[Sequence[tuple[int, bytes, fl
     def work() -> None:
         with torch.inference_mode():
             CallLoop(
-                theirs, device, OpCall.decode, lambda numbers: None, problem_of, threading.Lock()
+                *(theirs, device, OpCall.decode, lambda numbers: None, problem_of),
+                *(threading.Lock(), lambda: 0.0),
             ).run()
 
     running = threading.Thread(target=work)
@@ -117,7 +118,7 @@ def _decoded(packet: bytes) -> list[Answer]:
     found: list[Answer] = []
     at = 0
     while at < len(packet):
-        call_id, _, h2d_ms, kernel_ms, d2h_ms, nbytes = DONE.unpack_from(packet, at)
+        call_id, _, h2d_ms, kernel_ms, d2h_ms, _, nbytes = DONE.unpack_from(packet, at)
         assert min(h2d_ms, kernel_ms, d2h_ms) >= 0
         at += DONE.size + nbytes
         problem = packet[at - nbytes : at]

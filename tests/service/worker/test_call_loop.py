@@ -7,14 +7,18 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import triton
 
 from tests.service.worker.lane_calls import answers_to, check_many_calls, message, problem_of
 from tests.waiting import until
+from warpcall_service.devices.compilations import Compilations
 from warpcall_service.devices.device import Times
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
+from warpcall_service.lanes.status import Timing
 from warpcall_service.processes.lone_calls import CPUS
 from warpcall_service.worker.call_loop import MOST_UNDER_WAY, CallLoop
 
@@ -82,6 +86,7 @@ def test_calls_under_way_are_answered_in_order_each_with_its_own_times(in_packet
         lambda numbers: None,
         problem_of,
         threading.Lock(),
+        lambda: 0.0,
     )
     running = threading.Thread(target=loop.run)
     found: list[tuple[int, float]] = []
@@ -157,6 +162,7 @@ def running_loop(h2d_ms: float, spin_s: float) -> Iterator[tuple[socket.socket, 
         lambda numbers: None,
         problem_of,
         threading.Lock(),
+        lambda: 0.0,
         spin_s,
     )
     running = threading.Thread(target=loop.run)
@@ -234,3 +240,63 @@ def test_when_calls_come_one_at_a_time_none_is_looked_for_before_an_answer(
             assert len(answers) == count * DONE.size
 
     assert (theirs.tries > before) == looks
+
+
+class CompilingDevice(LateDevice):
+    """Compiles for as long as a call's source says, in ms."""
+
+    def __init__(self, compilations: Compilations) -> None:
+        super().__init__()
+        self._compilations = compilations
+
+    def begin(self, work: Any, source: int, target: int) -> Late:
+        for cache_hit in (False, True):
+            times = SimpleNamespace(total=source * 1000)
+            self._compilations(times=times, cache_hit=cache_hit, src=None)
+        return super().begin(work, source, target)
+
+
+def test_an_answer_says_how_long_its_own_call_compiled() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(20)
+    compilations = Compilations()
+    loop = CallLoop(
+        theirs,
+        CompilingDevice(compilations),
+        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
+        lambda numbers: None,
+        problem_of,
+        threading.Lock(),
+        lambda: compilations.seconds,
+    )
+    running = threading.Thread(target=loop.run)
+    compile_ms: list[float] = []
+
+    with ours, theirs:
+        running.start()
+        for n in (250, 0, 30):
+            ours.send(CALL.pack(n + 1, n, 0, time.monotonic() + 60, 0))
+        while len(compile_ms) < 3:
+            packet = ours.recv(PACKET_BYTES)
+            compile_ms += [done[5] for done in DONE.iter_unpack(packet)]
+        ours.shutdown(socket.SHUT_RDWR)
+        running.join(30)
+
+    assert compile_ms == pytest.approx([250.0, 0.0, 30.0])
+
+
+def test_triton_reports_compilations_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.knobs.compilation, "listener", None)
+    compilations = Compilations()
+
+    compilations.listen()
+
+    assert triton.knobs.compilation.listener is compilations
+
+
+@pytest.mark.parametrize(("compile_ms", "said"), [(0.0, b""), (312.5, b", compile;dur=312.500")])
+def test_server_timing_names_a_compilation_if_there_was_one(compile_ms: float, said: bytes) -> None:
+    timing = Timing(1.0, 0.5, 314.0, 0.25, "cuda:0", compile_ms)
+
+    expected = b"queue;dur=1.000, h2d;dur=0.500, kernel;dur=314.000, d2h;dur=0.250"
+    assert timing.header() == expected + said
