@@ -8,7 +8,6 @@ from warpcall_bench.compile_reports.service import CompileReports
 from warpcall_bench.forms import account, admin, call, compiled, new_monitor
 from warpcall_bench.forms import jobs as job_forms
 from warpcall_bench.forms import monitors as monitor_forms
-from warpcall_bench.forms import problems as problem_forms
 from warpcall_bench.forms import shares as share_forms
 from warpcall_bench.forms import uploads as upload_forms
 from warpcall_bench.forms.ops import Ops
@@ -34,7 +33,6 @@ def forms(
     ops = Ops(core.engine, uploads)
     router.include_router(job_forms.routes(settings, ops, jobs, uploads))
     router.include_router(upload_forms.routes(settings, ops, uploads))
-    router.include_router(problem_forms.routes(settings, uploads))
     router.include_router(admin.routes(settings, core.accounts, jobs))
     router.include_router(account.routes(jobs))
     router.include_router(call.routes(settings, core.calls, ops))

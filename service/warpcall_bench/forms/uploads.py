@@ -1,4 +1,4 @@
-"""The form to upload an implementation, as a file or as text."""
+"""The forms to upload an implementation or a problem, as a file or as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warpcall_bench.forms.ops import Ops
 from warpcall_bench.jobs.models import ImplementationName, Name, without_version
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.settings import BenchSettings
-from warpcall_bench.uploads.models import UploadRequest
+from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
 from warpcall_bench.uploads.new_versions import NAME
 from warpcall_bench.uploads.service import UploadService
 from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
@@ -27,6 +27,7 @@ from warpcall_service.identity import Caller
 from warpcall_service.text import brief
 
 FURTHER_BYTES = 16 << 10  # of a form beside the source
+IMPLEMENTATION, PROBLEM = "upload.html", "upload_problem.html"  # templates
 FIELDS = ("op", "file", "source", "function", "name", "private")
 
 # A form sends an empty text for a field that was left empty.
@@ -44,8 +45,8 @@ def signature(op: Mapping[str, Any]) -> str:
     return f"def {_function(op['name'])}({', '.join(given)}):"
 
 
-def request_of(form: Form) -> UploadRequest:
-    """The upload that a form describes.
+def implementation_of(form: Form) -> UploadRequest:
+    """The implementation that a form describes.
 
     Raises:
         InvalidInput: the form has two sources or none, or a field is wrong; the error names it.
@@ -56,8 +57,17 @@ def request_of(form: Form) -> UploadRequest:
     return validated(UploadRequest, {**given, **source_of(form, "function" not in given)})
 
 
+def problem_of(form: Form) -> ProblemUpload:
+    """The problem that a form describes. Its name is by default that of the reference.
+
+    Raises:
+        InvalidInput: the form has two sources or none, or a field is wrong; the error names it.
+    """
+    return validated(ProblemUpload, source_of(form, named_by_file=False))
+
+
 def source_of(form: Form, named_by_file: bool) -> dict[str, Any]:
-    """What the forms of all uploads have: the source, its name and who may read it.
+    """What both forms have: the source, its name and who may read it.
 
     Args:
         named_by_file: the name is by default that of the file, if it can be one.
@@ -99,34 +109,30 @@ def errors_of(problem: Problem) -> dict[str, str]:
     return {field or "": problem.detail.removeprefix(f"{field}: ")}
 
 
-def shown_source(form: Form) -> str:
-    """The source that the form shows again. A browser does not keep a file."""
-    return form.raw("source") or form.raw("file")
-
-
 def page_of(kind: str, name: str) -> str:
     """The URL of the page of an upload, relative to the server's root."""
     return "/".join(quote(part, safe="") for part in (kind, *name.split("/")))
 
 
 def routes(settings: BenchSettings, ops: Ops, uploads: UploadService) -> APIRouter:
-    """The page of the form, and what it posts to."""
+    """The pages of both forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
-    most = int(settings.upload_max_bytes)
+    most_bytes = 2 * int(settings.upload_max_bytes) + FURTHER_BYTES
 
     async def show(
         request: Request,
-        caller: Caller,
+        template: str,
         form: Form,
         errors: Mapping[str, str],
         status: int = 200,
+        choices: Sequence[tuple[str, str]] = (),
     ) -> Response:
         text = render(
-            "upload.html",
+            template,
             View.of(request),
-            ops=await _choices(ops, caller, form.text("op")),
+            ops=choices,
             form=form,
-            source=shown_source(form),
+            source=form.raw("source") or form.raw("file"),  # a browser does not keep a file
             errors=errors,
             environment=await uploads.environment(),
         )
@@ -142,20 +148,43 @@ def routes(settings: BenchSettings, ops: Ops, uploads: UploadService) -> APIRout
         caller.check("upload")
         known = [one["name"] for one in ops.shipped]
         chosen = op or ("permute" if "permute" in known else known[0])
-        return await show(request, caller, Form.of([("op", chosen), ("name", name)]), {})
+        choices = await _choices(ops, caller, chosen)
+        form = Form.of([("op", chosen), ("name", name)])
+        return await show(request, IMPLEMENTATION, form, {}, choices=choices)
 
     @router.post("/upload")
     async def store(request: Request, caller: CurrentCaller) -> Response:
         caller.check("upload")
-        form = await read_form(request, 2 * most + FURTHER_BYTES)
+        form = await read_form(request, most_bytes)
         try:
-            found = await uploads.add_implementation(caller, request_of(form))
+            found = await uploads.add_implementation(caller, implementation_of(form))
         except Problem as problem:
-            return await show(request, caller, form, errors_of(problem), problem.status)
+            choices = await _choices(ops, caller, form.text("op"))
+            errors = errors_of(problem)
+            return await show(request, IMPLEMENTATION, form, errors, problem.status, choices)
         if form.text("action") == "bench":
             query = {"op": found.op, "implementation": found.name}
             return go_to(f"new?{urlencode(query)}")
         return go_to(page_of("implementations", found.name))
+
+    @router.get("/upload/problem")
+    async def upload_problem(
+        request: Request, caller: CurrentCaller, name: Name | Empty = ""
+    ) -> Response:
+        caller.check("upload")
+        return await show(request, PROBLEM, Form.of([("name", name)]), {})
+
+    @router.post("/upload/problem")
+    async def store_problem(request: Request, caller: CurrentCaller) -> Response:
+        caller.check("upload")
+        form = await read_form(request, most_bytes)
+        try:
+            found = await uploads.add_problem(caller, problem_of(form))
+        except Problem as problem:
+            return await show(request, PROBLEM, form, errors_of(problem), problem.status)
+        if form.text("action") == "bench":
+            return go_to(f"../new?{urlencode({'op': found.name})}")
+        return go_to(f"../{page_of('problems', found.name)}")
 
     return router
 
