@@ -25,14 +25,25 @@ from warpcall_kernels.interpreter.driver import (
     do_bench,
     do_bench_cudagraph,
 )
+from warpcall_kernels.interpreter.dtypes import np_dtype
 from warpcall_kernels.interpreter.errors import CannotInterpret
 from warpcall_kernels.interpreter.memory import memory, named_tensors
 
-# Types of numbers that a kernel may annotate, and how the interpreter stores them.
-NUMBERS: dict[str, tuple[Any, Any]] = {
-    "i64": (tl.int64, np.int64),
-    "u64": (tl.uint64, np.uint64),
-    "fp64": (tl.float64, np.float64),
+# Types of numbers that a kernel may annotate.
+NUMBERS: dict[str, Any] = {
+    "i1": tl.int1,
+    "i8": tl.int8,
+    "i16": tl.int16,
+    "i32": tl.int32,
+    "i64": tl.int64,
+    "u8": tl.uint8,
+    "u16": tl.uint16,
+    "u32": tl.uint32,
+    "u64": tl.uint64,
+    "fp16": tl.float16,
+    "bf16": tl.bfloat16,
+    "fp32": tl.float32,
+    "fp64": tl.float64,
 }
 _FOLDERS = (f"{Path(triton.__file__).parent}/", f"{Path(__file__).parent}/")
 _stock_convert = stock._implicit_cvt
@@ -111,13 +122,10 @@ class NotCompiled:
 
 def _annotated(argument: Any, annotation: Any) -> Any:
     """A number in the type that the kernel annotates, as a compiled kernel gets it."""
-    known = NUMBERS.get(_normalize_ty(annotation)) if annotation is not None else None
-    if known is None or type(argument) not in (int, float):
+    kind = NUMBERS.get(_normalize_ty(annotation)) if annotation is not None else None
+    if kind is None or type(argument) not in (bool, int, float):
         return argument
-    kind, stored = known
-    if type(argument) is int and not kind.is_int():
-        return argument
-    return tl.tensor(TensorHandle(np.array([argument]).astype(stored), kind), kind)
+    return tl.tensor(TensorHandle(np.array([argument]).astype(np_dtype(kind)), kind), kind)
 
 
 def _convert(argument: Any) -> Any:
