@@ -1,7 +1,7 @@
 """Compiles every kernel that the ops' cases would launch, on a machine without a GPU.
 
     python -m tests.kernels.compile_for_gpu > report.json
-    python -m tests.kernels.compile_for_gpu --capability 100 --few > report.json
+    python -m tests.kernels.compile_for_gpu --capability 100 --few isin > report.json
 
 It needs a process of its own, without TRITON_INTERPRET, as `warpcall-server warm` does. Kernels
 that are in Triton's cache are not compiled again.
@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,9 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def cases(*, few: bool) -> Iterator[tuple[Op, Case]]:
-    """Yield all cases, or two large ones of each op."""
-    for op in ops().values():
+def cases(*, few: bool, names: Sequence[str] = ()) -> Iterator[tuple[Op, Case]]:
+    """Yield all cases, or two large ones of each op; of the ops with these names, or of all."""
+    for op in (op for op in ops().values() if not names or op.name in names):
         own = [case for case in op.cases if case.size == "large"][:2] if few else op.cases
         yield from ((op, case) for case in own)
 
@@ -99,8 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--capability", type=int, default=90, help="of the GPU: 90 is sm_90")
     parser.add_argument("--few", action="store_true", help="two large cases of each op, not all")
+    parser.add_argument("ops", nargs="*", metavar="OP", help="names of ops; by default all")
     given = parser.parse_args()
-    pairs = list(cases(few=given.few))
+    pairs = list(cases(few=given.few, names=given.ops))
     compiler = Compiler()
     failed: list[str] = []
     with compiling(compiler.note, given.capability):

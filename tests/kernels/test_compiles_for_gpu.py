@@ -1,7 +1,11 @@
-"""Every kernel compiles for an H200 on a machine without a GPU, and fits it. `-s` prints a table."""
+"""Every kernel compiles for an H200 on a machine without a GPU, and fits it.
+
+`-k isin` compiles the kernels of one op, and `-s` prints a table of them.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -24,6 +28,10 @@ LEAST_SHARED_BYTES = 101_376  # on sm_89, the least of those that are compiled f
 pytestmark = pytest.mark.timeout(550)
 
 
+every_op = pytest.mark.parametrize("op", ops())
+
+
+@functools.cache
 def compiled(*arguments: str) -> dict[str, Any]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
@@ -41,44 +49,50 @@ def compiled(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    return compiled()
+def selected(request: pytest.FixtureRequest) -> list[str]:
+    """The ops of which tests of this file were selected, such as by `-k`: others are not compiled."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = {str(call.params["op"]) for call in calls if call and "op" in call.params}
+    return sorted(wanted & set(ops()))
 
 
-@pytest.fixture(scope="module")
-def table(report: dict[str, Any]) -> str:
+@pytest.fixture
+def kernels(op: str, selected: list[str]) -> list[dict[str, Any]]:
+    """What is known of the compiled kernels of an op."""
+    return [kernel for kernel in compiled(*selected)["kernels"] if kernel["op"] == op]
+
+
+@every_op
+def test_every_case_compiles(op: str, selected: list[str], kernels: list[dict[str, Any]]) -> None:
     lines = [f"{'kernel':40} {'warps':>5} {'regs':>4} {'stack':>5} {'shared':>6}  first case"]
     lines += [
         f"{k['kernel']:40} {k['warps']:5} {k['registers']:4} {k['stack_bytes']:5} "
         f"{k['shared_bytes']:6}  {k['op']} {k['case']} ({k['constants']})"
-        for k in sorted(report["kernels"], key=lambda k: (k["op"], k["kernel"]))
+        for k in sorted(kernels, key=lambda k: str(k["kernel"]))
     ]
-    lines.append(f"{len(report['kernels'])} kernels")
-    return "\n".join(lines)
+    print("\n".join([*lines, f"{len(kernels)} kernels"]))  # noqa: T201  # shown with -s
+
+    assert kernels
+    assert not [one for one in compiled(*selected)["failed"] if one.startswith(f"{op} ")]
 
 
-def test_every_case_compiles(report: dict[str, Any], table: str) -> None:
-    print(table)  # noqa: T201  # what the page on kernels quotes; shown with -s
-
-    assert not report["failed"]
-
-
-def test_every_op_has_a_kernel(report: dict[str, Any]) -> None:
-    assert {k["op"] for k in report["kernels"]} == set(ops())
+@every_op
+def test_nothing_spills_much(op: str, kernels: list[dict[str, Any]]) -> None:
+    assert not [k for k in kernels if k["stack_bytes"] > MAX_STACK_BYTES]
 
 
-def test_nothing_spills_much(report: dict[str, Any]) -> None:
-    assert not [k for k in report["kernels"] if k["stack_bytes"] > MAX_STACK_BYTES]
+@every_op
+def test_every_block_fits_into_shared_memory(op: str, kernels: list[dict[str, Any]]) -> None:
+    assert not [k for k in kernels if k["shared_bytes"] > MAX_SHARED_BYTES]
 
 
-def test_every_block_fits_into_shared_memory(report: dict[str, Any]) -> None:
-    assert not [k for k in report["kernels"] if k["shared_bytes"] > MAX_SHARED_BYTES]
-
-
-def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(report: dict[str, Any]) -> None:
+@pytest.mark.parametrize("op", ["isin"])
+def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(
+    op: str, kernels: list[dict[str, Any]]
+) -> None:
     """It reserves the slots that the kernel does not declare, or what it finds a range with before."""
     seen = set()
-    for kernel in report["kernels"]:
+    for kernel in kernels:
         if kernel["kernel"] != "shared_kernel":
             continue
         constants = dict(
@@ -95,11 +109,13 @@ def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(report: dict[s
     assert {("bits", False), ("hash", False), ("hash", True), ("either", False)} <= seen
 
 
+@every_op
 @pytest.mark.parametrize("capability", [80, 89, 100])
-def test_other_gpus_are_compiled_for(capability: int) -> None:
-    report = compiled("--capability", str(capability), "--few")
+def test_other_gpus_are_compiled_for(capability: int, op: str, selected: list[str]) -> None:
+    report = compiled("--capability", str(capability), "--few", *selected)
+    kernels = [kernel for kernel in report["kernels"] if kernel["op"] == op]
 
-    assert not report["failed"]
-    assert {k["op"] for k in report["kernels"]} == set(ops())
-    assert not [k for k in report["kernels"] if k["stack_bytes"] > MAX_STACK_BYTES]
-    assert not [k for k in report["kernels"] if k["shared_bytes"] > LEAST_SHARED_BYTES]
+    assert kernels
+    assert not [one for one in report["failed"] if one.startswith(f"{op} ")]
+    assert not [k for k in kernels if k["stack_bytes"] > MAX_STACK_BYTES]
+    assert not [k for k in kernels if k["shared_bytes"] > LEAST_SHARED_BYTES]
