@@ -1,6 +1,7 @@
 """One new file in `warpcall_kernels/` is an op: listed, served, documented, callable and tested.
 
-The file is the one that docs/add-a-kernel.md tells readers to write.
+The file is the one that docs/add-a-kernel.md tells readers to write, and the one that docs/problems.md
+tells them to copy for a problem.
 """
 
 from __future__ import annotations
@@ -26,26 +27,31 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    return (ROOT / "docs/add-a-kernel.md").read_text()
+@pytest.fixture(scope="module", params=["add-a-kernel", "problems"])
+def source(request: pytest.FixtureRequest) -> str:
+    """The file that a page tells readers to make."""
+    page = (ROOT / f"docs/{request.param}.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    files = [str(block) for block in blocks if "OP = Op(" in block]
+    copied = re.findall(r"^cp (examples/\S+) kernels/warpcall_kernels/", page, re.MULTILINE)
+    files += [(ROOT / file).read_text() for file in copied]
+    (found,) = files
+    return found
 
 
 @pytest.fixture(scope="module")
-def name(page: str) -> str:
-    found = re.search(r'Op\(\s*name="([a-z-]+)"', page)
+def name(source: str) -> str:
+    found = re.search(r'Op\(\s*name="([a-z-]+)"', source)
     assert found
     return found[1]
 
 
 @pytest.fixture(scope="module")
-def sources(page: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(source: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package as it is, and the new file; nothing else is touched."""
     folder = tmp_path_factory.mktemp("sources")
     package = folder / "warpcall_kernels"
     shutil.copytree(Path(warpcall_kernels.__file__).parent, package)
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (source,) = (block for block in blocks if f'name="{name}"' in block)
     (package / f"{name.replace('-', '_')}.py").write_text(source)
     return folder
 
@@ -127,7 +133,7 @@ def in_new_process(sources: Path, *arguments: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
