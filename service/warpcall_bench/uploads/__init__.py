@@ -1,1 +1,1 @@
-"""Implementations that users upload: checked, stored, listed, and found for jobs."""
+"""Implementations and problems that users upload: checks, versions, names."""

@@ -42,26 +42,6 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"source": ""}, "source"),
-        ({"source": "x = 1\0"}, "source"),
-        ({"source": SCALE + "#" * 262_144}, "source"),
-        ({"name": "a/b"}, "name"),
-        ({"name": "<b>"}, "name"),
-        ({"name": "x" * 49}, "name"),
-        ({"private": "yes"}, "private"),
-        ({"op": "permute"}, "op"),
-    ],
-)
-def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, http: httpx.Client) -> None:
-    answer = http.post(PROBLEMS, json={"source": SCALE, **fields})
-
-    assert answer.status_code in (413, 422), answer.text
-    assert answer.json()["field"] == field
-
-
-@pytest.mark.parametrize(
     ("source", "error"),
     [
         ("x = 1\nPROBLEM = (\n", "line 2: SyntaxError: '(' was never closed"),
@@ -96,12 +76,6 @@ def test_a_reference_without_a_usable_name_needs_one(http: httpx.Client) -> None
     assert said[0].startswith("name must be given, because the reference has no name")
     assert "got -scale, the name of the reference; give another one" in said[1]
     assert found["name"] == "local/named"
-
-
-@pytest.mark.parametrize("path", ["ann/absent", "ann/%00", "ann/a%0Ab", "%3Cb%3E/x", "é/é"])
-def test_what_no_path_names_is_not_found(path: str, http: httpx.Client) -> None:
-    for method in ("GET", "DELETE"):
-        assert http.request(method, f"{PROBLEMS}/{path}").status_code == 404
 
 
 DECLARATION: dict[str, Any] = {

@@ -13,10 +13,25 @@ import pytest
 from tests.servers import Server, running_server
 from tests.service.requests import problem_of, send_raw
 from tests.service.uploads.problem_sources import SCALE
-from tests.service.uploads.requests import PATH, SETTINGS, add_problem, names, upload, uploaded
+from tests.service.uploads.requests import (
+    IMPLEMENTATION,
+    PATH,
+    PROBLEM,
+    SETTINGS,
+    Kind,
+    add_problem,
+    names,
+    problem_names,
+    upload,
+    uploaded,
+)
 from tests.service.uploads.sources import SHORT
 
 MIB = 1 << 20
+
+of_both_kinds = pytest.mark.parametrize(
+    "kind", [IMPLEMENTATION, PROBLEM], ids=lambda kind: kind.name
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +46,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=120) as client:
         yield client
-        assert names(client) == [], "nothing was stored"
+        assert names(client) == problem_names(client) == [], "nothing was stored"
 
 
+@of_both_kinds
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"op": "permute2"}, "op"),
-        ({"op": "<b>permute</b>"}, "op"),
-        ({"op": ""}, "op"),
-        ({"op": "x" * 65}, "op"),
-        ({"op": "a\0b"}, "op"),
         ({"source": ""}, "source"),
         ({"source": "x = 1\0"}, "source"),
+        ({"source": ["a"]}, "body"),
         ({"name": ""}, "name"),
         ({"name": "x" * 49}, "name"),
         ({"name": "<script>alert(1)</script>"}, "name"),
@@ -57,23 +69,45 @@ def http(server: Server) -> Iterator[httpx.Client]:
         ({"name": "naïve"}, "name"),
         ({"name": "\u202egnp"}, "name"),
         ({"name": 5}, "body"),
+        ({"private": "yes"}, "private"),
+        ({"more": "x"}, "more"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    change: dict[str, Any], field: str, kind: Kind, http: httpx.Client
+) -> None:
+    answer = http.post(kind.path, json={**kind.fields, "source": kind.sources[0], **change})
+
+    problem_of(answer, 422, "invalid-input", field)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"op": "permute2"}, "op"),
+        ({"op": "<b>permute</b>"}, "op"),
+        ({"op": ""}, "op"),
+        ({"op": "x" * 65}, "op"),
+        ({"op": "a\0b"}, "op"),
         ({"function": "not a name"}, "function"),
         ({"function": "f\n"}, "function"),
         ({"function": "f()"}, "function"),
         ({"function": "é"}, "function"),
         ({"function": "x" * 65}, "function"),
         ({"function": "_permute"}, "name"),
-        ({"private": "yes"}, "private"),
-        ({"source": ["a"]}, "body"),
-        ({"more": "x"}, "more"),
     ],
 )
-def test_a_wrong_field_is_named(change: dict[str, Any], field: str, http: httpx.Client) -> None:
-    answer = http.post(PATH, json={"op": "permute", "source": SHORT, **change})
+def test_a_wrong_op_or_function_is_named(
+    change: dict[str, Any], field: str, http: httpx.Client
+) -> None:
+    problem_of(upload(http, SHORT, **change), 422, "invalid-input", field)
 
-    problem_of(answer, 422, "invalid-input", field)
+
+def test_a_problem_has_no_op(http: httpx.Client) -> None:
+    problem_of(add_problem(http, SCALE, op="permute"), 422, "invalid-input", "op")
 
 
+@of_both_kinds
 @pytest.mark.parametrize(
     "body",
     [
@@ -85,34 +119,40 @@ def test_a_wrong_field_is_named(change: dict[str, Any], field: str, http: httpx.
         b'{"a":[' + b"[]," * 100_000 + b"1]}",
     ],
 )
-def test_a_body_of_another_form_is_refused(body: bytes, http: httpx.Client) -> None:
-    answer = http.post(PATH, content=body, headers={"content-type": "application/json"})
+def test_a_body_of_another_form_is_refused(body: bytes, kind: Kind, http: httpx.Client) -> None:
+    answer = http.post(kind.path, content=body, headers={"content-type": "application/json"})
 
     problem_of(answer, 422, "invalid-input", "body")
 
 
-def test_text_that_is_not_utf8_or_not_unicode_is_refused(http: httpx.Client) -> None:
+@of_both_kinds
+def test_text_that_is_not_utf8_or_not_unicode_is_refused(kind: Kind, http: httpx.Client) -> None:
     head = {"content-type": "application/json"}
     bodies = (b'{"op": "permute", "source": "\xff\xfe"}', b'{"op": "permute", "source": "\\ud800"}')
 
     for body in bodies:
-        problem_of(http.post(PATH, content=body, headers=head), 422, "invalid-input", "body")
+        answer = http.post(kind.path, content=body, headers=head)
+        problem_of(answer, 422, "invalid-input", "body")
 
 
-def test_a_source_that_is_too_long_is_refused(http: httpx.Client) -> None:
+@of_both_kinds
+def test_a_source_that_is_too_long_is_refused(kind: Kind, http: httpx.Client) -> None:
     long = SHORT + "#" * 262_144
     # As characters it would be short enough.
     wide = SHORT + "#" + "é" * 131_072
 
     for source in (long, wide):
-        body = json.dumps({"op": "permute", "source": source}, ensure_ascii=False).encode()
-        answer = http.post(PATH, content=body, headers={"content-type": "application/json"})
+        body = json.dumps({**kind.fields, "source": source}, ensure_ascii=False).encode()
+        answer = http.post(kind.path, content=body, headers={"content-type": "application/json"})
         said = problem_of(answer, 413, "too-large", "source")
         assert said.startswith("source must have at most 262144 bytes of UTF-8, got 262")
 
 
-def test_a_body_of_ten_mb_is_refused_before_it_is_sent(server: Server, http: httpx.Client) -> None:
-    head = f"POST {PATH} HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: {10 * MIB}"
+@of_both_kinds
+def test_a_body_of_ten_mb_is_refused_before_it_is_sent(
+    kind: Kind, server: Server, http: httpx.Client
+) -> None:
+    head = f"POST {kind.path} HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: {10 * MIB}"
 
     answer = send_raw(server, head)
 
@@ -120,8 +160,9 @@ def test_a_body_of_ten_mb_is_refused_before_it_is_sent(server: Server, http: htt
     assert said == f"the JSON of an upload must have at most 528384 bytes, got {10 * MIB}"
 
 
-def test_other_media_types_are_refused(http: httpx.Client) -> None:
-    answer = http.post(PATH, content=SHORT.encode(), headers={"content-type": "text/x-python"})
+@of_both_kinds
+def test_other_media_types_are_refused(kind: Kind, http: httpx.Client) -> None:
+    answer = http.post(kind.path, content=SHORT.encode(), headers={"content-type": "text/x-python"})
 
     problem_of(answer, 415, "unsupported-media", "content-type")
 
@@ -149,6 +190,7 @@ def test_a_bad_source_gets_an_error_that_names_the_line(
     assert said.isprintable()
 
 
+@of_both_kinds
 @pytest.mark.parametrize(
     "path",
     [
@@ -163,19 +205,23 @@ def test_a_bad_source_gets_an_error_that_names_the_line(
         "é/é",
     ],
 )
-def test_what_no_path_names_is_not_found(path: str, http: httpx.Client) -> None:
+def test_what_no_path_names_is_not_found(path: str, kind: Kind, http: httpx.Client) -> None:
     for method in ("GET", "DELETE"):
-        answer = http.request(method, f"{PATH}/{path}")
+        answer = http.request(method, f"{kind.path}/{path}")
         assert answer.status_code == 404, answer.text
 
 
+@of_both_kinds
 @pytest.mark.parametrize("version", ["", "123", "1234567g", "ABCDEF12", "a" * 65, "12345678%00"])
-def test_a_version_that_cannot_be_one_is_refused(version: str, http: httpx.Client) -> None:
-    answer = http.get(f"{PATH}/local/x?version={version}")
+def test_a_version_that_cannot_be_one_is_refused(
+    version: str, kind: Kind, http: httpx.Client
+) -> None:
+    for method in ("GET", "DELETE"):
+        answer = http.request(method, f"{kind.path}/local/x?version={version}")
+        problem_of(answer, 422, "invalid-input", "version")
 
-    problem_of(answer, 422, "invalid-input", "version")
 
-
+@of_both_kinds
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -183,12 +229,17 @@ def test_a_version_that_cannot_be_one_is_refused(version: str, http: httpx.Clien
         ("limit=501", "limit"),
         ("before=x", "before"),
         ("before=1-1000000000000000000000", "before"),
-        ("op=a%00b", "op"),
         ("user=a%00b", "user"),
     ],
 )
-def test_a_list_is_asked_for_within_limits(query: str, field: str, http: httpx.Client) -> None:
-    problem_of(http.get(f"{PATH}?{query}"), 422, "invalid-input", field)
+def test_a_list_is_asked_for_within_limits(
+    query: str, field: str, kind: Kind, http: httpx.Client
+) -> None:
+    problem_of(http.get(f"{kind.path}?{query}"), 422, "invalid-input", field)
+
+
+def test_implementations_are_asked_for_by_an_op_without_nul(http: httpx.Client) -> None:
+    problem_of(http.get(f"{PATH}?op=a%00b"), 422, "invalid-input", "op")
 
 
 def test_a_process_that_answers_for_the_check_cannot_harm_the_server(http: httpx.Client) -> None:
