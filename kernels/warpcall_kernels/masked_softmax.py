@@ -141,7 +141,7 @@ def masked_softmax(
     infinite. If a value that counts is NaN or inf, or if all of them are -inf, all positions of the
     row that count become NaN, as in torch. The op allocates no device memory but the result, and 8 or
     16 bytes for each part of a row that programs share, unless the row dims do not merge into three or
-    the positions of a row lie far apart; then it copies operands.
+    the positions of a row lie far apart and its rows not side by side; then it copies operands.
 
     Args:
         x: scores of shape (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are

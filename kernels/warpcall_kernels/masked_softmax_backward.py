@@ -97,7 +97,7 @@ def masked_softmax_backward(grad_output: Tensor, output: Tensor, scale: float = 
     It is 0 wherever the output is 0, even if `grad_output` is NaN or infinite there. Besides the
     result, the op allocates 8 bytes for every 4,096 positions of a long row (2,048 in fp32, 1,024 in fp64), and
     copies of both operands if the row dims do not merge into three or the positions of a row lie
-    far apart.
+    far apart and its rows not side by side.
 
     Args:
         grad_output: gradient of the output, of shape (..., K) and any strides.

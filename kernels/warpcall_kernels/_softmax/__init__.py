@@ -29,4 +29,8 @@ Tile, long and split each come in two forms, `SKEWED` or not. Rows are skewed if
 other places than multiples of 8 bytes, or of 16 bytes if they are too long for a tile: a program reads the whole, aligned groups of 16 bytes of a
 row by wide accesses, and its two ends, before and after these groups, by narrow ones. It is done
 for rows from 128 bytes on, 64 in the backward: 65 bf16 take 55 us, unskewed 78.
+
+Rows whose positions lie more than 8 elements apart, as in a softmax over another dim than the last, are read by
+tiles if they lie side by side themselves and are not too long: see `rows.beside_tile`. Lanes that are
+neighbours read neighbouring rows then. Others are copied first.
 """

@@ -12,6 +12,7 @@ from warpcall_kernels._softmax.device import (
     program_rows,
     row_start,
     row_starts,
+    rows_beside,
     unaligned_prefix,
 )
 from warpcall_kernels._softmax.forward_long import BOTH, RESULTS, SUMS, part_of_row
@@ -79,6 +80,8 @@ def masked_softmax_backward_kernel(
     stride_yk: tl.tensor,
     EVEN: tl.constexpr,
     SKEWED: tl.constexpr,
+    G_BESIDE: tl.constexpr,
+    Y_BESIDE: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
@@ -101,9 +104,18 @@ def masked_softmax_backward_kernel(
         columns -= head  # positions are counted from the first whole group of a row
     whole = columns // ALIGN * ALIGN
     cols = tl.arange(0, BLOCK).to(rows.dtype)[None, :]
+    read = cols < whole
+    if (
+        G_BESIDE or Y_BESIDE
+    ):  # neighbouring lanes read neighbouring rows, and none past the last one
+        read = read & exist
+    if G_BESIDE:
+        g_at = rows_beside(rows)
+    if Y_BESIDE:
+        y_at = rows_beside(rows)
     g_ptrs = pointers(g_ptr, g_at, cols * stride_gk, SKEWED)
     y_ptrs = pointers(y_ptr, y_at, cols * stride_yk, SKEWED)
-    g, y = _terms(g_ptrs, y_ptrs, cols < whole, EVEN, ACC, "")
+    g, y = _terms(g_ptrs, y_ptrs, read, EVEN, ACC, "")
     total = broadcast_row_stat(tl.sum(g * y, axis=1), SKEWED)
     if SKEWED:
         ends = end_columns(head, whole, columns, ALIGN)

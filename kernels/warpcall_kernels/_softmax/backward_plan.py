@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import triton
@@ -20,6 +21,7 @@ from warpcall_kernels._softmax.rows import (
     RowLayout,
     Tile,
     Variant,
+    beside_tile,
     held_bytes,
     held_tile,
     plan_rows,
@@ -44,10 +46,11 @@ def describe(grad: Layout, output: Layout) -> RowLayout | None:
     """The rows of a call, or None if their strides fit no plan."""
     shape, columns, itemsize = output.shape, output.shape[-1], output.dtype.itemsize
     along = (grad.strides[:-1], output.strides[:-1], contiguous_strides(shape)[:-1])
-    rows = plan_rows(shape[:-1], along, None, columns * itemsize)
+    column_strides = (grad.strides[-1], output.strides[-1])
+    beside = [i for i, far in enumerate(are_far(column_strides, columns)) if far]
+    rows = plan_rows(shape[:-1], along, None, columns * itemsize, beside)
     if rows is None:
         return None
-    column_strides = (grad.strides[-1], output.strides[-1])
     addresses = (grad.address, output.address)
     align = 1
     if column_strides == (1, 1):
@@ -56,9 +59,24 @@ def describe(grad: Layout, output: Layout) -> RowLayout | None:
         align = alignment(itemsize, [*begins, columns, *steps])
     operands = (rows.strides[:OUT], rows.strides[OUT], column_strides, addresses)
     layout = RowLayout(rows, columns, itemsize, align, *operands)
+    if beside and tile_of_far(layout) is None:
+        return None
     return layout.skew(
         constants.SKEWED_BYTES_BACKWARD, most_held(itemsize, skewed=False) // OPERANDS
     )
+
+
+def are_far(column_strides: Sequence[int], columns: int) -> list[bool]:
+    """Whether the positions of a row of each operand lie far apart."""
+    return [stride > constants.MAX_COLUMN_STRIDE and columns > 1 for stride in column_strides]
+
+
+def tile_of_far(layout: RowLayout) -> Tile | None:
+    """The tile of rows that lie side by side; None if there are none, or if they are copied first."""
+    far = are_far(layout.column_strides, layout.columns)
+    if not any(far):
+        return None
+    return beside_tile(layout.columns, layout.itemsize, layout.rows.total, all_so=all(far))
 
 
 def split_tile(layout: RowLayout) -> Tile:
@@ -104,6 +122,8 @@ def most_held(itemsize: int, skewed: bool) -> int:
 def choose(layout: RowLayout) -> Variant:
     """The variant that is fastest for these rows; the table of variants says why."""
     columns, itemsize = layout.columns, layout.itemsize
+    if any(are_far(layout.column_strides, columns)):
+        return Variant.TILE
     odd = columns % 2 == 1
     if odd and columns * itemsize in constants.SHORT_BYTES_BACKWARD[itemsize] and is_run(layout):
         return Variant.SHORT
@@ -144,16 +164,17 @@ def arguments(variant: Variant, layout: RowLayout) -> tuple[Tile, dict[str, Any]
             tile = shared.tile
             own |= shared.arguments
         return tile, LONG_ROWS | own | {"BLOCK": tile.block}
-    tile = held_tile(layout.whole, layout.itemsize, layout.rows, OPERANDS)
-    even = tile.block == layout.columns and not layout.skewed
+    g_far, y_far = are_far(layout.column_strides, layout.columns)
+    own |= {"G_BESIDE": g_far, "Y_BESIDE": y_far}
+    beside = tile_of_far(layout)
+    tile = beside or held_tile(layout.whole, layout.itemsize, layout.rows, OPERANDS)
+    even = tile.block == layout.columns and not layout.skewed and beside is None
     return tile, own | {"EVEN": even, "ROWS": tile.rows, "BLOCK": tile.block}
 
 
 def plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
     """The launch; None if the operands must be copied first, or if there is nothing to compute."""
-    widest = max(grad.strides[-1], output.strides[-1])
-    too_wide = widest > constants.MAX_COLUMN_STRIDE and output.shape[-1] > 1
-    if not math.prod(output.shape) or too_wide:
+    if not math.prod(output.shape):
         return None
     layout = describe(grad, output)
     if layout is None:

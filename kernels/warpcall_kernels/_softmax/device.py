@@ -91,6 +91,12 @@ def row_starts(
 
 
 @triton.jit
+def rows_beside(rows: tl.tensor) -> tl.tensor:
+    """Where rows that lie side by side begin, one more each, also past the last one: see `program_rows`."""
+    return tl.arange(0, rows.shape[0]).to(rows.dtype)[:, None]
+
+
+@triton.jit
 def row_start(starts: RowStarts, ALIGN: tl.constexpr) -> tl.tensor:
     """Where the only row of a program begins, as a scalar."""
     return tl.multiple_of(starts.base + tl.max(tl.max(starts.steps, axis=1), axis=0), ALIGN)

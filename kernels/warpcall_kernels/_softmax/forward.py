@@ -20,6 +20,7 @@ from warpcall_kernels._softmax.device import (
     round_up,
     row_limits,
     row_starts,
+    rows_beside,
     unaligned_prefix,
 )
 
@@ -235,6 +236,7 @@ def masked_softmax_kernel(
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
     SKEWED: tl.constexpr,
+    BESIDE: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     MASK_ALIGN: tl.constexpr,
@@ -266,6 +268,9 @@ def masked_softmax_kernel(
         limit = row_limits(
             lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, queries, CAUSAL
         )[:, None]
+    if BESIDE:  # neighbouring lanes read neighbouring rows, and none past the last one
+        x_at = rows_beside(rows)
+        limit = tl.where(exist, limit, 0)
     # A row of which at most half counts takes a block of half the size. Not with several rows in a
     # tile: the compiler could not tell that all threads take the same branch, and would guard every
     # shuffle.

@@ -25,6 +25,7 @@ from warpcall_kernels._softmax.rows import (
     Strides,
     Tile,
     Variant,
+    beside_tile,
     congruent,
     held_bytes,
     held_tile,
@@ -64,6 +65,7 @@ class Call(NamedTuple):
     mask_align: int  # what divides where rows of the mask begin; of skewed rows, their groups
     prefix: bool  # whether lengths or causality leave only a prefix of a row
     queries: int | None  # Q if the rows of several causal matrices are one dim
+    beside: Tile | None  # the tile of rows that lie side by side, with their positions far apart
     scale: float
 
     @property
@@ -103,8 +105,12 @@ def describe(
     along = (x.strides[:-1], mask_strides[:-1], lengths_strides, q_strides, out_strides)
     shared = None if mask is None else MASK
     queries = None
-    rows = plan_rows(shape[:-1], along, shared, columns * itemsize)
-    if causal and math.prod(shape[:-2]) > 1:
+    far = x.strides[-1] > constants.MAX_COLUMN_STRIDE and columns > 1
+    rows = plan_rows(shape[:-1], along, shared, columns * itemsize, (X,) if far else ())
+    beside = beside_tile(columns, itemsize, math.prod(shape[:-1])) if far else None
+    if far and beside is None:
+        return None
+    if causal and not far and math.prod(shape[:-2]) > 1:
         rows, queries = _as_one_dim(shape, along, shared, columns * itemsize) or (rows, None)
     if rows is None:
         return None
@@ -123,7 +129,7 @@ def describe(
             same = congruent((strides[MASK],), strides[OUT], layout.group)
             mask_align = layout.group if same else 1
     prefix = causal or lengths is not None
-    return Call(layout, mask, mask_stride, mask_align, prefix, queries, scale)
+    return Call(layout, mask, mask_stride, mask_align, prefix, queries, beside, scale)
 
 
 def _as_one_dim(
@@ -219,6 +225,8 @@ def tries() -> int:
 
 def choose(call: Call) -> Variant:
     """The variant that is fastest for these rows; the table of variants says why."""
+    if call.beside is not None:
+        return Variant.TILE
     if fits_short(call):
         return Variant.SHORT
     most = constants.HELD_BYTES_MASKED if call.mask_is_unaligned else constants.HELD_BYTES
@@ -287,8 +295,8 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
         tile = Tile(1, *constants.LONG[itemsize]) if parts is None else parts.tile
         own |= {} if parts is None else parts.arguments
         return tile, LONG_ROWS | own | {"BLOCK": tile.block} | reading_of_mask(call)
-    tile = held_tile(layout.whole, itemsize, layout.rows)
-    full = tile.block == layout.columns
+    tile = call.beside or held_tile(layout.whole, itemsize, layout.rows)
+    full = tile.block == layout.columns and call.beside is None
     own_registers = {}
     if fewer_registers(call, tile):
         own_registers = {"maxnreg": constants.SKEWED_PREFIX_REGISTERS}
@@ -296,6 +304,7 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
         "MASK_ALIGN": call.mask_align,
         "SHARED": shares_mask and not layout.skewed,
         "EVEN": full and not call.prefix and not layout.skewed,
+        "BESIDE": call.beside is not None,
         "ROWS": tile.rows,
         "BLOCK": tile.block,
     }
@@ -305,8 +314,7 @@ def plan(
     x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
 ) -> Launch | None:
     """The launch; None if the operands must be copied first, or if there is nothing to compute."""
-    too_wide = x.strides[-1] > constants.MAX_COLUMN_STRIDE and x.shape[-1] > 1
-    if not math.prod(x.shape) or too_wide:
+    if not math.prod(x.shape):
         return None
     call = describe(x, mask, lengths, scale, causal)
     if call is None:

@@ -162,7 +162,11 @@ def held_tile(columns: int, itemsize: int, rows: Rows, held: int = 1) -> Tile:
 
 
 def plan_rows(
-    sizes: Sequence[int], strides: Sequence[Sequence[int]], shared: int | None, row_bytes: int
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    shared: int | None,
+    row_bytes: int,
+    beside: Sequence[int] = (),
 ) -> Rows | None:
     """Merge dims and choose the one to cut into tiles.
 
@@ -172,14 +176,19 @@ def plan_rows(
         shared: the index of the operand whose rows are worth loading once for several others, or
             None.
         row_bytes: of a row of x.
+        beside: operands whose rows must lie side by side in the dim that is cut into tiles.
 
     Returns:
-        The plan, or None when more than three dims remain.
+        The plan, or None when more than three dims remain, or no dim has its rows side by side.
     """
     merged = merge(sizes, *strides)
     if len(merged) > OUTER_DIMS + 1:
         return None
-    tiled = _tile_dim(merged, shared, row_bytes)
+    tiled: int | None = _tile_dim(merged, shared, row_bytes)
+    if beside:
+        tiled = _dim_beside(merged, beside)
+    if tiled is None:
+        return None
     nothing = (1, (0,) * len(strides))
     last = merged.pop(tiled) if merged else nothing
     outer, inner = [nothing] * (OUTER_DIMS - len(merged)) + merged
@@ -189,6 +198,34 @@ def plan_rows(
         outer=outer[0] * inner[0],
         strides=tuple(map(Strides, outer[1], inner[1], last[1])),
     )
+
+
+def _dim_beside(merged: Sequence[tuple[int, tuple[int, ...]]], beside: Sequence[int]) -> int | None:
+    """The dim in which rows of all these operands lie side by side."""
+    for i, (size, strides) in enumerate(merged):
+        if size >= constants.LEAST_BESIDE and all(strides[operand] == 1 for operand in beside):
+            return i
+    return None
+
+
+def beside_tile(columns: int, itemsize: int, rows: int, *, all_so: bool = True) -> Tile | None:
+    """The tile of rows that lie side by side; None if they are copied first, which is faster.
+
+    Args:
+        columns: positions of a row.
+        rows: of the call.
+        all_so: whether the rows of all operands lie so.
+    """
+    row_bytes = held_bytes(columns, itemsize)
+    nbytes = max(constants.BESIDE_BYTES // itemsize * row_bytes, constants.LEAST_BESIDE_TILE)
+    taken = nbytes // row_bytes
+    most = constants.BESIDE_TILE_BYTES if all_so else constants.BESIDE_OTHERS_BYTES[itemsize]
+    if rows < constants.BESIDE_PROGRAMS * taken:
+        most = min(most, constants.BESIDE_FEW_BYTES)
+    if nbytes > most:
+        return None
+    block = triton.next_power_of_2(columns)
+    return Tile(taken, block, max(1, nbytes // constants.TILE_BYTES))
 
 
 def _tile_dim(
