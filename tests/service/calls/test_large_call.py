@@ -180,6 +180,7 @@ def test_a_client_that_sends_too_slowly_is_refused(server: Server, begun: list[i
     head, body = caller.receive()
 
     assert head.startswith(b"HTTP/1.1 504 ")
+    assert b"connection: close" in head
     assert f"in {TIMEOUT_S} s (body_timeout_s)" in json.loads(body)["detail"]
     assert caller.sock.recv(1) == b""
     until(lambda: is_clean(server))
