@@ -176,6 +176,27 @@ def test_a_job_is_submitted_from_the_form_after_a_preview(
         assert all("422" in fault for fault in tab.faults)  # of the form with the error
 
 
+def test_a_preview_stands_beside_the_form_and_is_seen_at_once(
+    live_server: Server, browser: Browser
+) -> None:
+    with opened(browser, viewport={"width": 1280, "height": 800}) as tab:
+        tab.page.goto(f"{live_server.url}/new?op=permute")
+        expect(tab.page.get_by_role("button", name="Preview")).to_be_in_viewport()
+        tab.page.get_by_label("Shapes of x").fill("8x4 4x8")
+        tab.page.get_by_label("dims", exact=True).fill("1,0")
+        tab.page.get_by_role("button", name="Preview").click()
+        expect(tab.page.locator("#preview .lead")).to_be_in_viewport()
+        expect(tab.page.get_by_role("button", name="Submit")).to_be_in_viewport()
+        form = tab.page.locator("form fieldset").first.bounding_box()
+        preview = tab.page.locator("#preview").bounding_box()
+
+        assert form is not None
+        assert preview is not None
+        assert preview["x"] >= form["x"] + form["width"]
+        tab.page.set_viewport_size({"width": 400, "height": 800})
+        expect(tab.page.locator("#preview .lead")).to_be_visible()
+
+
 def test_the_first_page_follows_the_queue(live_server: Server, browser: Browser) -> None:
     with client(live_server) as http, opened(browser) as tab:
         tab.page.goto(live_server.url)
@@ -260,7 +281,7 @@ def test_a_page_is_used_by_keyboard_alone(pages_lab: Lab, browser: Browser) -> N
         tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
         tab.page.keyboard.press("Enter")
-        for _ in range(7):  # monitors, share links, op, state, user, tag, and the button
+        for _ in range(8):  # monitors, share links, op, state, name, user, tag, and the button
             tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.tagName") == "BUTTON"
         tab.page.keyboard.press("Tab")
