@@ -12,7 +12,7 @@ from warpcall._jobs.job import details_from, path_of
 from warpcall.errors import InvalidInput
 from warpcall.jobs import JobDetails, Precision
 from warpcall.jobs.request import JobOptions, JobRequest
-from warpcall.jobs.results import Comparison, Results
+from warpcall.jobs.results import NOT_ON_GPU, Comparison, Results
 from warpcall.regressions import (
     ALLOWED,
     JOBS,
@@ -75,7 +75,7 @@ class _RegressionsBase:
                 tag for one in found[-1].measurements if one.case == row.case for tag in one.tags
             }
             timed = row.base_us is not None and row.head_us is not None
-            return timed and "interpreted" not in tags
+            return timed and not tags.intersection(NOT_ON_GPU)
 
         wanted = replace(request, implementations=[base, head])
         return await _until_decided(judged, wanted, may_decide)

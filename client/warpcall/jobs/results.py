@@ -17,9 +17,12 @@ from warpcall.jobs import Payload, State, Verdict
 TIMES = ("median_us", "ci_low_us", "ci_high_us")  # columns of tables
 RATIOS = ("ratio", "ratio_low", "ratio_high", "verdict")
 
-TAGS_WITHOUT_VERDICT = ("suspect", "interpreted", "unconfirmed")
+NOT_ON_GPU = frozenset({"interpreted", "plain torch"})
+"""Tags of rows whose kernel no GPU ran: Triton interpreted it on a CPU, or torch ran in its place."""
+
+TAGS_WITHOUT_VERDICT = ("suspect", *sorted(NOT_ON_GPU), "unconfirmed")
 """Tags of rows whose times are no basis for a verdict: the time is shorter than the memory's speed
-allows, Triton interpreted the kernel on a CPU, or the server's own clock did not confirm the times
+allows, no GPU ran the kernel, or the server's own clock did not confirm the times
 that the implementation's process reported."""
 
 
@@ -123,7 +126,7 @@ class Measurement(Payload):
     """Energy of a call in millijoules; null where the device does not report it."""
     tags: list[str]
     """What a reader should know about this row. There is no verdict on a row with "suspect",
-    "interpreted" or "unconfirmed". One with "wrong in odd cases" keeps its verdict and has no
+    "interpreted", "plain torch" or "unconfirmed". One with "wrong in odd cases" keeps its verdict and has no
     rank."""
 
 
@@ -246,7 +249,7 @@ class ComparedRow(Payload):
     ratio_high: float | None
     """Upper end of the ratio's interval; null if there are too few samples."""
     verdict: Verdict | None
-    """What the ratio's interval and the margin say of `b`; "inconclusive" if there is no margin.
+    """What the ratio's interval and the margin say of `b`; "undecided" if there is no margin.
     Null where one of the two times is no basis for a verdict; `why` says which."""
     relative_to_copy: bool
     """Whether the ratio is of times relative to the copy that was measured in the same job."""

@@ -32,7 +32,8 @@ from warpcall_kernels.measuring._statistics import (
 
 SUSPECT = 1.03  # times as fast as the best copy
 # Tags of implementations whose times nothing can be concluded from.
-INCONCLUSIVE = frozenset({"interpreted"})
+PLAIN_TORCH = "plain torch"  # our launchers call torch instead of a kernel
+INCONCLUSIVE = frozenset({"interpreted", PLAIN_TORCH})
 
 
 @dataclass

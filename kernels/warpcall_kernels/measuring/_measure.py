@@ -20,14 +20,14 @@ from warpcall_kernels.execution.context import (
     same_arithmetic,
 )
 from warpcall_kernels.execution.executor import BufferSets, Executor
-from warpcall_kernels.execution.implementations import LIMIT, Implementation, find_for
+from warpcall_kernels.execution.implementations import KERNELS, LIMIT, Implementation, find_for
 from warpcall_kernels.execution.inputs import Pool
 from warpcall_kernels.execution.process import Deadlines
 from warpcall_kernels.execution.remote import RemoteExecutor
 from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.execution.timed import Row
 from warpcall_kernels.measuring._blocks import BLOCK_US, Blocks, Dropped, Lease
-from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
+from warpcall_kernels.measuring._candidates import PLAIN_TORCH, Candidate, ResultBuilder, failing
 from warpcall_kernels.measuring._observe import Reading, observer
 from warpcall_kernels.measuring._precision import Precision
 from warpcall_kernels.measuring._preparation import check_results, prepare
@@ -133,7 +133,10 @@ class _Measurement:
 
     def add(self, name: str, found: Implementation | None, deadlines: Deadlines) -> None:
         """Add an implementation, or the limit; an error becomes its result."""
-        candidate = Candidate(name, tags=() if found is None else found.tags)
+        tags = () if found is None else found.tags
+        if name == KERNELS and self._device.type == "cpu":
+            tags += (PLAIN_TORCH,)
+        candidate = Candidate(name, tags=tags)
         self.candidates.append(candidate)
         if found is None:
             return

@@ -62,7 +62,7 @@ def test_a_monitor_measures_at_once_and_shows_what_it_measured(lab: Lab) -> None
     assert (added["user"], added["op"], added["state"]) == ("alice", "permute", "active")
     assert (added["every_s"], added["least"], added["private"]) == (HOUR_S, 0.03, False)
     (series,) = found["series"]
-    assert series["implementation"] == "warpcall"
+    assert series["implementation"] == "torch"
     assert series["case"].startswith("permute ")
     assert [point["job"] for point in series["points"]] == [found["last_job"]]
     assert (found["runs"], found["steps"], found["found"]) == (1, 0, [])
@@ -102,7 +102,7 @@ def test_what_cannot_be_repeated_is_refused_with_the_field(
 def test_a_monitor_with_very_many_series_is_refused(lab: Lab) -> None:
     shapes = [[8, size] for size in range(1, 102)]
     sweep = {"shapes": shapes, "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
-    job = {"op": "permute", "implementations": ["warpcall"], "sweep": sweep, "precision": "quick"}
+    job = {"op": "permute", "implementations": ["torch"], "sweep": sweep, "precision": "quick"}
 
     with lab.http("alice") as http:
         answer = http.post("/v1/monitors", json={"job": job, "every_s": HOUR_S})

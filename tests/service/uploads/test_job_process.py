@@ -67,7 +67,9 @@ def test_uploads_are_timed_beside_the_shipped_implementations(tmp_path: Path) ->
         ("warpcall", *sources), ("ok", None)
     )
     assert known_tags(found["ann/fast@3f2a91c0"]) == ["interpreted"]
-    assert known_tags(found["ann/long"]) == found["warpcall"]["tags"] == []
+    assert known_tags(found["ann/long"]) == []
+    assert found["warpcall"]["tags"] == ["plain torch"]
+    assert [one["relative"] for one in found.values()] == [None] * len(found)
     assert {*found["ann/plain"]["tags"]} <= {"unconfirmed"}, "it is too short for our clock"
     assert list(tmp_path.iterdir()) == [], "the sources were deleted"
 
