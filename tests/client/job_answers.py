@@ -14,6 +14,7 @@ JOB: dict[str, Any] = {
     "tags": ["a"],
     "note": "",
     "name": "",
+    "outcome": None,
     "state": "running",
     "exit_class": None,
     "detail": "",

@@ -81,7 +81,7 @@ def test_what_was_measured_is_returned_again_and_compared(measured: str, gpu: Cl
     taken = [number for number, us in enumerate(case.samples_us["copy"]) if us is not None]
     assert copied.n == len({*taken} - masked)
     assert {*range(len(taken))} - {*taken} == set(), "only the last round may lack a sample"
-    assert [row.ratio for row in same.rows] == [1, 1]
+    assert [(row.ratio, row.why) for row in same.rows] == [(None, "plain torch in a"), (1, "")]
     assert (alone.job, alone.op, alone.case) == (measured, "permute", case.case)
     assert (alone.samples_us, alone.masked) == (case.samples_us, case.masked)
     assert alone.measurements == [row for row in results.measurements if row.position == 0]
@@ -219,7 +219,9 @@ def test_jobs_on_a_terminal_show_what_was_measured(measured: str, server: Server
 
     assert listing.wait(30) == 0
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
-    assert re.search(rf"^{measured}  permute x=F32\[8,8\] dims=1,0: warpcall", shown, re.MULTILINE)
+    assert re.search(
+        rf"^{measured}  permute x=F32\[8,8\] dims=1,0  warpcall: right", shown, re.MULTILINE
+    )
 
 
 def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Server) -> None:
@@ -257,13 +259,17 @@ def test_mistakes_are_refused_with_the_field(gpu: Client) -> None:
     assert refused.value.field == "implementations"
 
 
-def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
+def test_bench_prints_a_table_between_what_it_found(
+    measured: str, server: Server, warpcall: Warpcall
+) -> None:
     code, out, err = warpcall(*QUICK)
     watched = warpcall("watch", measured)
     as_json = warpcall(*QUICK, "--json")
 
-    explained, head, case, ours, copy, *rest = out.splitlines()
+    about, page, explained, head, case, ours, copy, *rest = out.splitlines()
     assert (code, err) == (0, "")
+    assert about == "warpcall: right, not timed: no GPU"
+    assert page == f"{server.url}/jobs/{measured}"
     assert "to warpcall, above 1 takes longer" in explained
     assert head.split()[-3:] == ["verdict", "GB/s", "limit"]
     assert case == "permute x=F32[8,8] dims=1,0"
@@ -271,9 +277,9 @@ def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
     assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
     assert rest[0].startswith(f"{measured} succeeded on cpu in ")
     assert "ago (--fresh measures anew), " in rest[0]  # it was measured: it is the same job
-    assert rest[1:] == [NO_GPU]
-    assert watched[1].splitlines()[:-2] == out.splitlines()[:-2]
-    assert watched[1].splitlines()[-1] == NO_GPU
+    assert rest[1:] == [NO_GPU, "tags of warpcall: plain torch", about, page]
+    assert watched[1].splitlines()[:7] == out.splitlines()[:7]
+    assert watched[1].splitlines()[8:] == rest[1:]
     assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
         "warpcall",
         "copy",
@@ -309,7 +315,7 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
     )
     assert again["state"] == "cancelled"
     assert over[1] == f"{id_} had ended before: cancelled\n"
-    assert compared[1].count(" 1.000 ") == 2
+    assert compared[1].count(" 1.000 ") == 1  # of the copy; warpcall has no time that counts
     assert rows == []
 
 

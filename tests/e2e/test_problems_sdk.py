@@ -58,7 +58,9 @@ def test_a_problem_of_a_users_own_ends_in_a_table(warpcall: Command, lab: Lab) -
     assert shown[1].startswith("ann/row-norm: Row norm: each row divided by its Euclidean length.")
     assert "  --dtype float32,bfloat16  (default float32)\n" in shown[1]
     assert (code, err) == (0, "")
-    uploaded, explained, _head, *rows = out.splitlines()
+    uploaded, about, page, explained, _head, *rows = out.splitlines()
+    assert about == "ann/my_row_norm: right in 2 of 2 cases, not timed: no GPU"
+    assert rows[-2:] == [about, page]
     assert uploaded.startswith("my_row_norm.py is ann/my_row_norm@")
     assert "ratio and verdict: to torch" in explained
     assert [row for row in rows if row.startswith("ann/row-norm ")] == [

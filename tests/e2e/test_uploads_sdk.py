@@ -57,12 +57,15 @@ def test_a_kernel_of_a_users_own_ends_in_a_table(warpcall: Command, lab: Lab) ->
     again = warpcall(*BENCH, "--mine", "my_permute.py", "--vs", "warpcall,torch,copy")
 
     assert (code, err) == (0, "")
-    uploaded, explained, _head, case, *rows = out.splitlines()
+    uploaded, about, page, explained, _head, case, *rows = out.splitlines()
+    assert about == "ann/my_permute: right, not timed: no GPU"
+    assert page.startswith(f"{lab.server.url}/jobs/")
+    assert rows[-2:] == [about, page]
     assert uploaded.startswith("my_permute.py is ann/my_permute@")
     assert "ratio and verdict: to warpcall" in explained
     assert case == "permute x=F32[16,16] dims=1,0"
     names = ["warpcall", "ann/my_permute", "torch", "copy"]
-    assert [first for row in rows if (first := row.split()[0]) in names] == names
+    assert [first for row in rows[:-2] if (first := row.split()[0]) in names] == names
     assert sum(row.startswith("no GPU: warpcall runs plain torch here") for row in rows) == 1
     assert again[1].startswith(uploaded.replace("uploaded now", "uploaded before"))
     assert "(--fresh measures anew)" in again[1]

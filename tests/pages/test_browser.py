@@ -229,7 +229,7 @@ def test_everything_is_there_without_scripts(pages_lab: Lab, browser: Browser) -
         tab.page.goto(f"{pages_lab.server.url}/jobs/{pages_lab.done}")
 
         expect(tab.page.locator("tr.case")).to_have_count(8)
-        expect(tab.page.locator(".lead")).to_contain_text("faster than torch")
+        expect(tab.page.locator(".lead")).to_contain_text("as fast as warpcall")
         tab.page.locator("nav").get_by_role("link", name="Jobs").click()
         tab.page.select_option("#state", "failed")
         tab.page.get_by_role("button", name="Filter").click()

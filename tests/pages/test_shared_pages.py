@@ -34,7 +34,7 @@ def test_a_link_shows_a_job_and_its_cases_and_leads_nowhere_else(shared_lab: Sha
                         waiting.append(target)
         elsewhere = guest.get(f"/jobs/{shared_lab.jobs['done']}")
 
-    assert "warpcall is faster than torch in 8 of 8 cases" in first.text
+    assert "ann/tiles: as fast as warpcall in 8 of 8 cases" in first.text
     assert '<nav aria-label="Pages"' not in first.text
     assert "<form" not in first.text
     assert sum("/cases/" in address for address in seen) == 2 * 8  # pages, and their JSON

@@ -10,10 +10,18 @@ import typer
 from warpcall import JobFailed
 from warpcall._check.output import check_json, check_lines, passed
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
-from warpcall._cli.tables import ago, converged, one_line, remarks, results_lines
+from warpcall._cli.tables import (
+    ago,
+    converged,
+    one_line,
+    remarks,
+    results_lines,
+    undecided_lines,
+)
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobPreview, SubmittedJob
+from warpcall.jobs.outcomes import conclusive, outcomes_of_rows, sentence
 from warpcall.jobs.results import Results
 
 
@@ -37,6 +45,8 @@ def print_detached(job: Job, *, as_json: bool) -> None:
     else:
         text = f"{job.id} {waiting(job)}, takes some {span(job.estimated_s)}"
     write_lines(text, f"warpcall watch {job.id}")
+    if (page := job.page_url) is not None:
+        write_lines(page)
 
 
 def wait_and_print(job: Job, *, as_json: bool) -> None:
@@ -88,12 +98,16 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
         lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
         write_lines(*lines, f"{job.id} {_end(job, hint)}", *_artefacts(job))
         return
+    about = conclusive(outcomes_of_rows(job.implementations, results.measurements))
+    ends = [*map(sentence, about), *([] if (page := job.page_url) is None else [page])]
+    lines += ends
     if results.measurements:
         lines += results_lines(results, job.implementations[0])
     lines.append(f"{job.id} {_end(job, hint)}, {converged(results)}")
+    lines += undecided_lines(results, job.precision)
     lines += remarks(results)
     lines += _artefacts(job)
-    write_lines(*lines)
+    write_lines(*lines, *ends)
 
 
 def _end(job: Job, hint: str) -> str:

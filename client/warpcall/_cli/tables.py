@@ -13,6 +13,7 @@ from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
 from warpcall.health import Health
 from warpcall.jobs import JobInfo, Queue
+from warpcall.jobs.outcomes import LIMIT, UNDECIDED, chip_of, why_undecided
 from warpcall.jobs.results import (
     Board,
     Comparison,
@@ -29,6 +30,7 @@ TAB_WIDTH = 8
 MAX_TRACEBACK = 4096  # characters
 INDENT = "  "
 SHORTEST_LABEL = len("torch.compile")  # of labels up to this one, none has a line of its own
+MOST_UNDECIDED = 8  # lines
 BOARD = ("rank", "median", "of copy", "95 % CI", "limit")
 COMPARED = ("a", "b", "ratio", "95 % CI", "margin", "verdict")
 
@@ -47,7 +49,7 @@ def results_lines(results: Results, first: str) -> list[str]:
             interval(microseconds, row.ci_low_us, row.ci_high_us),
             ratio(row.ratio),
             interval(ratio, row.ratio_low, row.ratio_high),
-            row.verdict or "",
+            "limit" if row.implementation == LIMIT else row.verdict or "",
             "" if row.gb_per_s is None else f"{row.gb_per_s:.4g}",
             "" if row.share_of_limit is None else f"{row.share_of_limit:.0%}",
         )
@@ -154,6 +156,19 @@ def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]
     return lines
 
 
+def undecided_lines(results: Results, precision: str) -> list[str]:
+    """Why verdicts are undecided, and what would help."""
+    margins = {case.position: case.margin for case in results.cases}
+    found = [
+        f"{row.implementation}, {row.case}: undecided: "
+        + why_undecided(row.ratio_low, row.ratio_high, margins.get(row.position, 0.0), precision)
+        for row in results.measurements
+        if row.verdict == UNDECIDED and row.ratio_low and row.ratio_high
+    ]
+    lines, more = found[:MOST_UNDECIDED], len(found) - MOST_UNDECIDED
+    return [*lines, *([f"undecided in {more} more rows"] if more > 0 else [])]
+
+
 def converged(results: Results) -> str:
     """How many cases converged: their intervals are as narrow as their precision asks for."""
     cases = results.cases
@@ -187,11 +202,20 @@ def remarks(results: Results) -> list[str]:
 def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
     """A table of jobs; with `short` only of columns for which a terminal has room."""
     if short:
-        found = [(job.id, measured(job), waiting(job), ago(job.created_at)) for job in jobs]
-        return table_of(("id", "what is measured", "state", "age"), found)
+        listed = list(jobs)
+        users = len({job.user for job in listed}) > 1
+        found = [
+            (
+                *(job.id, measured(job), outcome(job)),
+                *((job.user,) if users else ()),
+                ago(job.created_at),
+            )
+            for job in listed
+        ]
+        return table_of(("id", "job", "outcome", *(("user",) if users else ()), "age"), found)
     columns = (
         *("id", "user", "op", "state", "cases", "precision", "submitted", "tags"),
-        *("first case", "implementations"),
+        *("first case", "implementations", "name", "outcome"),
     )
     rows = [
         (
@@ -205,6 +229,8 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
             " ".join(job.tags),
             job.first_case,
             ",".join(job.implementations),
+            job.name,
+            outcome(job),
         )
         for job in jobs
     ]
@@ -212,9 +238,16 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
 
 
 def measured(job: JobInfo) -> str:
-    """What a job measures: its title, implementations and tags."""
+    """What a job measures: its title and tags, and until its outcome says more its implementations."""
     tags = f" [{' '.join(job.tags)}]" if job.tags else ""
-    return f"{job.title}: {', '.join(job.implementations)}{tags}"
+    names = "" if chip_of(job) else f": {', '.join(job.implementations)}"
+    return f"{job.title}{names}{tags}"
+
+
+def outcome(job: JobInfo) -> str:
+    """What a job says of the implementation that it is about, or else its state."""
+    chip = chip_of(job)
+    return waiting(job) if chip is None else chip.text
 
 
 def history_table(found: History) -> Table:

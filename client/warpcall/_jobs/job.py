@@ -11,6 +11,7 @@ from typing import Any
 
 from warpcall import wire
 from warpcall._blocking import blocking, each_now, run_now
+from warpcall._config import UNIX, split_urls
 from warpcall._core import Core
 from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact, artefacts_at
 from warpcall._jobs.events import events, quiet_s
@@ -60,6 +61,12 @@ class JobHandle(JobInfo):
     def ended(self) -> bool:
         """Whether the job had ended when the server answered last."""
         return self.state not in UNFINISHED
+
+    @property
+    def page_url(self) -> str | None:
+        """Address of the job's page; None for a server on a Unix socket."""
+        server = split_urls(self._core.config.url)[0]
+        return None if server.startswith(UNIX) else f"{server}/jobs/{self.id}"
 
     @property
     def _name(self) -> str:

@@ -60,7 +60,7 @@ Profile = Literal["torch", "ncu", "compile"]
 """How implementations are profiled: "torch" makes a Chrome trace with torch's profiler, "ncu" a report
 and a text with NVIDIA's Nsight Compute, "compile" a compile report of the kernels that are launched."""
 
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
+Verdict = Literal["faster", "slower", "same", "undecided"]
 """What a ratio's interval says, given the margin within which two times are the same."""
 
 EventKind = Literal["state", "case", "progress"]
@@ -103,6 +103,34 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOutcome(Payload):
+    """How an implementation did against another one over the cases of a job so far. The words for it
+    are in `warpcall.jobs.outcomes`."""
+
+    implementation: str
+    """Name of the implementation that the job is about: its upload, or else its first one."""
+    against: str
+    """Name of the one that it is compared with; empty if there is none."""
+    counts: dict[str, int]
+    """Number of cases by what they say of it: "faster", "slower", "same" or "undecided"; "right" if
+    its result was only checked; "not timed" if it is right and no GPU ran its kernel; "timed" if
+    there is nothing but the limit to compare with; "no verdict" or "no other" if a time is no basis
+    for one, or missing; or the status of its row."""
+    typical: float | None
+    """Geometric mean of its times over those of the other one; null without any."""
+
+    @property
+    def cases(self) -> int:
+        """Number of cases that are counted."""
+        return sum(self.counts.values())
+
+    @property
+    def is_headline(self) -> bool:
+        """Whether it says how the implementation did, and not only why this is unknown."""
+        return self.typical is not None or "right" in self.counts
 
 
 class Titled:
@@ -186,6 +214,9 @@ class JobInfo(Titled, Payload):
     """Key of its first case; empty from older servers."""
     name: str = ""
     """What its user calls it in lists; empty without a name, and from older servers."""
+    outcome: JobOutcome | None = None
+    """What it says of the implementation that it is about; null before its first case, of jobs that
+    an older server measured, and from older servers."""
     node: str = ""
     """Id of the server of the latest attempt; empty before the first, and from older servers."""
 

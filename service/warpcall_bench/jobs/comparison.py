@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import RATIOS, ComparedRow, Comparison, why_no_verdict
 from warpcall_bench.jobs import exports, lifecycle, results, spread, submissions
-from warpcall_bench.jobs.conclusions import basis_for_verdict
+from warpcall_bench.jobs.conclusions import basis_for_verdict, word
 from warpcall_bench.jobs.exports import Case
 from warpcall_bench.jobs.spread import Spread
 from warpcall_bench.jobs.tables import Job, JobCase
@@ -88,6 +88,7 @@ class JobPair:
             for row in compared["rows"]:
                 why = self.no_verdict.get((case.key, row["implementation"]), "")
                 nothing = dict.fromkeys(RATIOS) if why else {}
+                row = {**row, "verdict": word(row["verdict"])}
                 found = checked(ComparedRow, {"case": case.key, **row, **nothing, "why": why})
                 texts.append(self._comma + to_json(found))
                 self._comma = b","

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 
 from warpcall.implementations import WRONG_IN_ODD_CASES
+from warpcall.jobs.outcomes import UNDECIDED
 from warpcall.jobs.results import (
     TAGS_WITHOUT_VERDICT,
     Measurement,
@@ -20,6 +21,12 @@ from warpcall.jobs.results import (
 )
 from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.stored_results import LEAST, MOST_US
+
+
+def word(verdict: str | None) -> str | None:
+    """A verdict as the API, the pages and the SDK have it. The sampler and stored rows say
+    "inconclusive", which servers of an earlier release read in the rows of this one."""
+    return UNDECIDED if verdict == "inconclusive" else verdict
 
 
 def checked_row(row: Measurement) -> Measurement:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import ACTIVE, ExitClass, State
-from warpcall_bench.jobs import queue
+from warpcall_bench.jobs import outcomes, queue
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.orphans import Heartbeat
 from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobShare, Measurement
@@ -157,6 +157,7 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
             )
         )
     job.cases_done += 1
+    outcomes.add_case(job, result)
     statuses = {measured["name"]: measured["status"] for measured in result["implementations"]}
     done = {"position": position, "case": case.key, "statuses": statuses}
     append_event(session, job, "case", {**done, "cases_done": job.cases_done})

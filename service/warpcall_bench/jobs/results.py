@@ -226,7 +226,7 @@ def measurement(
             "ratio": relative.get("ratio"),
             "ratio_low": relative.get("low"),
             "ratio_high": relative.get("high"),
-            "verdict": relative.get("verdict"),
+            "verdict": conclusions.word(relative.get("verdict")),
         },
     )
     return conclusions.checked_row(row)
@@ -275,6 +275,7 @@ def case_fields(
     limit = result["limit"]
     return {
         **{field.name: result[field.name] for field in fields(CaseResults) if field.name in result},
+        "a_a": _twins(result.get("a_a")),
         "position": position,
         "case": key,
         "limit_us": None if limit is None else limit["median_us"],
@@ -284,6 +285,11 @@ def case_fields(
         else None,
         "readings": result.get("readings") if samples else None,  # older servers stored none
     }
+
+
+def _twins(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """How the first implementation compares with itself."""
+    return None if found is None else {**found, "verdict": conclusions.word(found["verdict"])}
 
 
 def input_sets(rounds: int) -> list[int]:

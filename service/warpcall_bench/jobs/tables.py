@@ -47,6 +47,7 @@ class Job(Base):
         problem_number: row of that version, which is kept until the job ends; null afterwards.
         monitor: id of the monitor that repeats it; null for a job that a user submitted.
         name: what its user calls it in lists; null without a name, and in old rows.
+        outcomes: JSON of what its measured cases say so far; see `jobs/outcomes.py`.
     """
 
     __tablename__ = "jobs"
@@ -104,6 +105,7 @@ class Job(Base):
     problem_number: Mapped[int | None] = mapped_column(ForeignKey(StoredProblem.number), index=True)
     monitor: Mapped[str | None] = mapped_column(String(16))
     name: Mapped[str | None] = mapped_column(String(100))
+    outcomes: Mapped[str | None] = mapped_column(Text)
 
 
 class JobTag(Base):

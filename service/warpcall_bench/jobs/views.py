@@ -20,7 +20,7 @@ from warpcall.jobs import (
     QueueEntry,
     SubmittedJob,
 )
-from warpcall_bench.jobs import queue, results, submissions
+from warpcall_bench.jobs import outcomes, queue, results, submissions
 from warpcall_bench.jobs.models import JobRequest
 from warpcall_bench.jobs.queue import Place
 from warpcall_bench.jobs.submissions import Filter
@@ -143,6 +143,7 @@ def _fields(
         "priority": PRIORITIES[row.priority],
         "tags": json.loads(row.tags),
         "name": row.name or "",
+        "outcome": outcomes.outcome_of(row),
         "note": row.note,
         "state": row.state,
         "exit_class": row.exit_class,

@@ -9,9 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpcall.jobs.results import status_shown
+from warpcall.jobs import JobOutcome
+from warpcall.jobs.outcomes import OPPOSITE, UNDECIDED, Row, conclusive, outcomes_of
+from warpcall.jobs.results import NOT_ON_GPU, status_shown
 from warpcall_bench.drawing import numbers
 from warpcall_bench.jobs.cases import Summary
+from warpcall_bench.jobs.conclusions import word
+from warpcall_bench.jobs.outcomes import row_of
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages.results import (
     RIGHT,
@@ -22,12 +26,13 @@ from warpcall_bench.pages.results import (
 )
 from warpcall_bench.runs.operator_modules import LIMIT
 
-VERDICTS = ("faster", "same", "slower", "inconclusive")
+VERDICTS = ("faster", "same", "slower", UNDECIDED)
 
 
 @dataclass(slots=True)
 class Answer:
-    """How an implementation compares with the first one over all cases.
+    """How an implementation compares with the first one over all cases, or, if the first one is an
+    upload, the upload with it.
 
     Attributes:
         counts: number of cases by verdict; those whose ratio has no interval as "unsure", those
@@ -80,17 +85,20 @@ class Answer:
     @property
     def sentence(self) -> str:
         """In how many cases it has each verdict, is right, or has no time."""
+        if self.name == LIMIT and self.typical is not None and self.counts["limit"]:
+            return f"{numbers.percent(self.typical)} of the limit is reached{', typically' * (self.total > 1)}"
         parts = [
             f"{words} in {self.counts[verdict]}"
             for verdict, words in (
                 ("slower", "slower"),
                 ("same", "the same"),
                 ("faster", "faster"),
-                ("inconclusive", "undecided"),
+                (UNDECIDED, UNDECIDED),
                 ("unsure", "without an interval"),
                 ("right", "right"),
                 ("incomparable", "without a verdict"),
                 ("unchecked", "not checked"),
+                ("limit", "timed"),
                 ("failed", "not right" if self.checks_only else "without a time"),
             )
             if self.counts[verdict]
@@ -116,37 +124,19 @@ class HeatRow:
     least: float
 
 
-def lead(first: str, answers: Sequence[Answer]) -> str:
-    """The answer in a sentence or two, from the first implementation's point of view."""
-    rivals = [one for one in answers if one.name != LIMIT and one.typical]
-    if not rivals:
-        return " ".join(
-            f"{one.name} is right in {one.counts['right']} of {numbers.count(one.total, 'case')}."
-            for one in answers
-            if one.counts["right"]
-        )
-    parts, unsure = [], 0
-    for one in rivals[:3]:
-        assert one.typical is not None
-        typically = "typically " if one.total > 1 else ""
-        time = f"{one.name} {typically}takes {numbers.times(one.typical)} the time"
-        if one.counts["unsure"] == len(one.logs):
-            parts.append(f"{time} of {first}.")
-            unsure += 1
-            continue
-        words, number = max(
-            (("faster than", one.counts["slower"]), ("slower than", one.counts["faster"])),
-            key=lambda found: found[1],
-        )
-        if not number:
-            words, number = "level with", one.counts["same"]
-        if not number:
-            words, number = "not to be distinguished from", one.counts["inconclusive"]
-        cases = f" in {number} of {one.total} cases" if one.total > 1 else ""
-        parts.append(f"{first} is {words} {one.name}{cases}: {time}.")
-    if unsure:
-        parts.append("No intervals are stored, so nothing says how sure that is.")
-    return " ".join(parts)
+def about(job: Job, summaries: Iterable[Summary]) -> list[JobOutcome]:
+    """What the job says of the implementation that it is about."""
+    cases: dict[int, dict[str, Row]] = {}
+    for one in summaries:
+        columns = one.columns
+        row = row_of(one.status, columns["median_us"], columns["tags"], columns.get("relative"))
+        cases.setdefault(one.position, {})[one.implementation] = row
+    return conclusive(outcomes_of(json.loads(job.implementations), cases.values()))
+
+
+def is_inverted(implementations: Sequence[str]) -> bool:
+    """Whether the others are shown from the side of the first implementation: it is an upload."""
+    return "/" in implementations[0]
 
 
 def failures(answers: Sequence[Answer]) -> list[str]:
@@ -169,6 +159,7 @@ def without_verdict(answers: Sequence[Answer]) -> list[str]:
         f"{one.name}: no verdict in {number} of {numbers.count(one.total, 'case')}, because {reason}."
         for one in answers
         for reason, number in one.reasons.most_common()
+        if not reason.endswith(tuple(NOT_ON_GPU))  # the sentences about the job say this
     ]
 
 
@@ -180,6 +171,7 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
     names: list[str] = json.loads(job.implementations)
     chosen = colours(names)
     checks = checks_only(job)
+    inverted = is_inverted(names)
     shown = names if checks else names[1:]
     others = sorted(shown, key=lambda name: name == LIMIT)  # the limit is the last one
     rivals = names if checks else rivals_of(names)
@@ -193,6 +185,7 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
         keys[position] = key
         compared = status == "ok" and not no_verdict
         relative = (columns.get("relative") or {}) if compared else {}
+        turned = inverted and name != LIMIT
         instead = status_shown(status, columns["median_us"])
         answer = found[name]
         if instead:
@@ -201,12 +194,13 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
             answer.counts["incomparable"] += 1
             answer.reasons[no_verdict] += 1
         else:
-            answer.counts[_kind(relative)] += 1
+            kind = "limit" if name == LIMIT and relative.get("ratio") else _kind(relative)
+            answer.counts[OPPOSITE.get(kind, kind) if turned else kind] += 1
         if status != "ok":
             answer.statuses[status] += 1
         ratio = relative.get("ratio")
         if ratio:
-            answer.logs.append(math.log(ratio))
+            answer.logs.append(-math.log(ratio) if turned else math.log(ratio))
         grid.setdefault(position, {})[name] = _cell(relative, instead, no_verdict)
         if ratio and name != LIMIT:
             least[position] = min(ratio, least.get(position, math.inf))
@@ -226,10 +220,10 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
 
 def _kind(relative: Mapping[str, Any]) -> str:
     """What counts for a ratio: its verdict, or that it has no interval, or that there is none."""
-    verdict = relative.get("verdict")
-    if verdict == "inconclusive" and None in (relative.get("low"), relative.get("high")):
+    verdict = word(relative.get("verdict"))
+    if verdict == UNDECIDED and None in (relative.get("low"), relative.get("high")):
         return "unsure"
-    return verdict if verdict in VERDICTS else "failed"
+    return verdict if verdict is not None and verdict in VERDICTS else "failed"
 
 
 def _cell(relative: Mapping[str, Any], instead: str, no_verdict: str) -> Cell:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from warpcall.jobs.outcomes import conclusive, outcomes_of_rows
 from warpcall.jobs.results import CaseDetails, Measurement
 from warpcall_bench.artefacts import database as artefacts
 from warpcall_bench.artefacts.contents import SHOWN_KINDS, Content
@@ -140,7 +141,7 @@ def case_page(
         timed=any(row.median_us for row in rows) or not any(row.status == "ok" for row in rows),
         first=names[0],
         colours=chosen,
-        lead=_lead(rows),
+        about=conclusive(outcomes_of_rows(names, rows)),
         plot=_plot(case, chosen),
         remarks=[*_remarks(case), *(why for row in rows for why in _row_remarks(row))],
         masked=_masked(case),
@@ -188,21 +189,6 @@ def _columns(rows: Sequence[Measurement]) -> list[Column]:
         for title, name, write in COLUMNS
         if any(getattr(row, name) for row in timed)
     ]
-
-
-def _lead(rows: Sequence[Measurement]) -> str:
-    words = {
-        "faster": "faster",
-        "slower": "slower",
-        "same": "the same",
-        "inconclusive": "undecided",
-    }
-    return "; ".join(
-        f"{row.implementation} takes {numbers.times(row.ratio)} the time of {rows[0].implementation}"
-        f" ({'no interval' if row.ratio_low is None else words[row.verdict]})"
-        for row in rows[1:]
-        if row.ratio and row.verdict
-    )
 
 
 def _plot(case: CaseDetails, chosen: dict[str, int]) -> tuple[LogAxis, list[Any], float | None]:

@@ -28,7 +28,7 @@ from warpcall_service.identity import Caller
 
 LATEST = 30  # jobs that the form proposes
 MOST_ROWS = 500  # of the table
-ORDER = {"slower": 0, "faster": 1, "inconclusive": 2, "same": 3}
+ORDER = {"slower": 0, "faster": 1, "undecided": 2, "same": 3}
 NO_MARGIN = 4  # the order of rows without a margin: nothing can be said of them
 NO_VERDICT = 5  # the order of rows whose times are no basis for a verdict
 
@@ -186,11 +186,11 @@ def _lead(counts: Counter[str], total: int) -> str:
             ("slower", "slower"),
             ("faster", "faster"),
             ("same", "the same"),
-            ("inconclusive", "undecided"),
+            ("undecided", "undecided"),
             ("none", "without a verdict"),
         )
         if counts[verdict]
     ]
-    if counts["inconclusive"] + counts["none"] == total:
+    if counts["undecided"] + counts["none"] == total:
         return f"No difference is certain in {numbers.count(total, 'row')}."
     return f"The second job is {', '.join(parts)} of {numbers.count(total, 'row')}."

@@ -143,7 +143,8 @@ def job_rest(
         colours=results.colours(implementations),
         checks_only=answers.checks_only(row),
         rivals=implementations if answers.checks_only(row) else results.rivals_of(implementations),
-        lead=answers.lead(implementations[0], found),
+        about=answers.about(row, summaries),
+        inverted=answers.is_inverted(implementations),
         FEW_CASES=FEW_CASES,
         HEAT_ROWS=HEAT_ROWS,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from warpcall.jobs.outcomes import UNDECIDED, why_undecided
 from warpcall.jobs.results import Measurement, status_shown
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
@@ -28,6 +29,7 @@ TAGS = {
     "cache warm": "the inputs are so small that they do not fill the L2 cache, and may be in it",
     "not captured": "its calls cannot be captured in a CUDA graph, so launches are part of the time",
     "interpreted": "Triton interprets this kernel, because there is no GPU, so there is no verdict",
+    "plain torch": "there is no GPU, so plain torch ran in place of this kernel, and there is no verdict",
     "unconfirmed": "the server's own clock did not confirm the times that the process of this "
     "implementation reported, so there is no verdict",
 }
@@ -117,7 +119,7 @@ def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Bloc
         around=1.0,
     )
     chosen = colours(json.loads(job.implementations))
-    return [_block(job.op, case, scales[case.position], axis, chosen) for case in cases], axis
+    return [_block(job, case, scales[case.position], axis, chosen) for case in cases], axis
 
 
 def _scale(rows: Sequence[Measurement]) -> float | None:
@@ -146,20 +148,20 @@ def _limit_us(result: Mapping[str, Any]) -> float | None:
 
 
 def _block(
-    op: str, case: MeasuredCase, scale: float | None, axis: LogAxis, chosen: Mapping[str, int]
+    job: Job, case: MeasuredCase, scale: float | None, axis: LogAxis, chosen: Mapping[str, int]
 ) -> Block:
     result, margin = case.result, float(case.result["margin"])
     plotted = []
     for row in case.rows:
         at, low, high = (None if end is None else axis.at(end) for end in _ends(row, scale))
         colour = chosen.get(row.implementation, COLOURS)
-        plotted.append(Plotted(row, colour, at, low, high, _why(row, margin)))
+        plotted.append(Plotted(row, colour, at, low, high, _why(row, margin, job.precision)))
     limit_us = _limit_us(result)
     limit = _share(limit_us, scale)
     begin, end = axis.at(math.exp(-margin)), axis.at(math.exp(margin))
     return Block(
         position=case.position,
-        name=case_name(op, case.key),
+        name=case_name(job.op, case.key),
         rows=plotted,
         limit_at=None if limit is None else axis.at(limit),
         limit_us=limit_us,
@@ -178,16 +180,13 @@ def case_remarks(result: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _why(row: Measurement, margin: float) -> list[str]:
+def _why(row: Measurement, margin: float, precision: str) -> list[str]:
     found = []
     if row.error and row.status == "ok":
         found.append(row.error)
-    if row.verdict == "inconclusive" and row.ratio_low and row.ratio_high:
-        # Within a margin as wide as the noise, nothing is called the same.
-        noisy = max(-math.log(row.ratio_low), math.log(row.ratio_high)) <= margin
-        words = "lies within the noise of the machine," if noisy else "crosses the margin of"
-        ends = f"{numbers.ratio(row.ratio_low)} to {numbers.ratio(row.ratio_high)}"
-        found.append(f"undecided: its interval {ends} {words} ± {100 * margin:.1f} %")
+    if row.verdict == UNDECIDED and row.ratio_low and row.ratio_high:
+        why = why_undecided(row.ratio_low, row.ratio_high, margin, precision)
+        found.append(f"{UNDECIDED}: {why}")
     found += [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in row.tags]
     return found
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from warpcall import __version__
 from warpcall.errors import Problem
+from warpcall.jobs.outcomes import chip_of, sentence
 from warpcall.jobs.results import why_no_verdict
 from warpcall_bench.compressed import Compressed, PartsCompressor, accepts_gzip
 from warpcall_bench.drawing import numbers
@@ -57,6 +58,8 @@ SECTIONS = {
     "upload": "kernels",
 }
 
+# The class of an outcome's badge.
+LEVELS = {"good": "succeeded", "partial": "partial", "bad": "failed", "none": "unknown"}
 
 log = logging.getLogger("warpcall")
 
@@ -163,6 +166,7 @@ def _environment() -> Environment:
     }
     made.globals["plus_minus"] = numbers.plus_minus
     made.globals["why_no_verdict"] = why_no_verdict
+    made.globals |= {"chip_of": chip_of, "levels": LEVELS, "sentence_about": sentence}
     made.globals["rest_here"] = REST
     return made
 

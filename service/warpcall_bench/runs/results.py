@@ -17,7 +17,6 @@ from pydantic import (
     model_validator,
 )
 
-from warpcall.jobs import Verdict
 from warpcall_bench.runs.stored_results import LEAST, MAX_COUNT, MOST, MOST_MARGIN, MOST_US
 from warpcall_service.text import printable
 
@@ -77,7 +76,8 @@ class RatioModel(Strict):
     low: Number | None
     high: Number | None
     n: Count
-    verdict: Verdict
+    # The sampler's words; `jobs/conclusions.py:word` gives those of the API.
+    verdict: Literal["faster", "slower", "same", "inconclusive"]
 
 
 class ImplementationModel(Strict):

@@ -50,7 +50,8 @@ def test_a_case_has_its_numbers_its_noise_and_its_samples(
     page = browser_http.get(path)
 
     text = text_of(page)
-    assert re.search(r"torch takes 4\.\d× the time of warpcall \(slower\)", text)
+    assert re.search(r"ann/tiles: as fast as warpcall; it takes 1\.\d\dx the time\.", text)
+    assert re.search(r"torch .{,80} 4\.\d+ .{,40}slower", text)
     assert "40 because of thermal slowdown" in text
     assert page.text.count("<figure>") == 3  # a distribution for each rival
     first = details["measurements"][0]
@@ -147,7 +148,7 @@ def test_a_comparison_names_the_changes_and_puts_evidence_first(
     assert "driver 575.57.08 580.95.05" in text
     assert "source of warpcall aaaaaaaaaaaa bbbbbbbbbbbb" in text
     assert re.search(r"The second job is faster in 8, the same in 24 of 32 rows", text)
-    verdicts = re.findall(r'<span class="(faster|same|slower|inconclusive)">', page.text)
+    verdicts = re.findall(r'<span class="(faster|same|slower|undecided)">', page.text)
     assert verdicts == ["faster"] * 8 + ["same"] * 24
 
 

@@ -8,22 +8,26 @@ import pytest
 from rich.console import Console
 
 from tests.client.implementations.scripted_lab import RESULTS, row
+from tests.client.job_answers import JOB
 from warpcall._cli.output import human_bytes, plural
 from warpcall._cli.tables import (
     MAX_TRACEBACK,
+    MOST_UNDECIDED,
     board_lines,
     comparison_lines,
     devices_table,
     history_table,
+    jobs_table,
     loads_table,
     queue_table,
     ratio,
     remarks,
     results_lines,
+    undecided_lines,
 )
 from warpcall._jobs.parse import parse
 from warpcall.devices import Device, DeviceReading, DeviceStep
-from warpcall.jobs import Queue, QueueEntry
+from warpcall.jobs import JobInfo, Queue, QueueEntry
 from warpcall.jobs.results import Board, ComparedRow, Comparison, History, Results
 
 FULL = {
@@ -37,7 +41,7 @@ def lines_of(names: list[str], verdict: str) -> list[str]:
     return results_lines(parse(Results, {**RESULTS, "measurements": rows}, "results"), names[0])[1:]
 
 
-@pytest.mark.parametrize("verdict", ["same", "inconclusive"])
+@pytest.mark.parametrize("verdict", ["same", "undecided"])
 def test_rows_fit_into_80_columns_whatever_the_names(verdict: str) -> None:
     names = [
         "torch.compile",
@@ -285,3 +289,41 @@ def test_a_comparison_shows_its_margin_and_how_to_learn_one() -> None:
     assert unknown[-2].split()[-2] == "unknown"
     assert "--fresh" in unknown[-1]
     assert max(map(len, [*known[2:], *unknown[2:-1]])) <= 80
+
+
+@pytest.mark.parametrize("users", [["alice"], ["alice", "bob"]])
+def test_a_list_of_jobs_says_what_each_found(
+    users: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"faster": 1, "undecided": 3}
+    found: dict[str, Any] = {"implementation": "alice/mine", "against": "torch", "counts": counts}
+    ended = {"state": "succeeded", "outcome": {**found, "typical": 0.92}, "name": "try 3"}
+    jobs = [parse(JobInfo, {**JOB, **ended, "user": user}, "a job") for user in users]
+    running = parse(JobInfo, {**JOB, "cases_total": 2}, "a job")
+
+    Console(width=140).print(jobs_table([*jobs, running], short=True))
+
+    head, *rows = capsys.readouterr().out.splitlines()
+    columns = ["id", "job", "outcome", *(["user"] if len(users) > 1 else []), "age"]
+    assert head.split() == columns
+    for line in rows[: len(users)]:
+        assert "try 3 [a]   " in line
+        assert "mine 0.92x of torch, faster in 1 of 4, undecided" in line
+    rest = " ".join(" ".join(rows[len(users) :]).split())
+    assert f"{JOB['first_case']} + 1 more: warpcall, torch [a]" in rest
+    assert " running " in rest
+
+
+def test_undecided_rows_say_why_but_not_all_of_many() -> None:
+    bounds = {"ratio": 1.2, "ratio_low": 1.196, "ratio_high": 1.26, "verdict": "undecided"}
+    rows = [row("torch", **bounds, position=number) for number in range(10)]
+    results = parse(Results, {**RESULTS, "measurements": rows}, "results")
+
+    lines = undecided_lines(results, "quick")
+
+    assert len(lines) == MOST_UNDECIDED + 1
+    assert lines[0].endswith(
+        "undecided: the interval 1.196 to 1.260 crosses the margin of ± 0.0 %; "
+        "--precision standard measures longer"
+    )
+    assert lines[-1] == "undecided in 2 more rows"

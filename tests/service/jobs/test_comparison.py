@@ -81,9 +81,9 @@ def test_without_repeated_measurements_nothing_is_concluded(store: Store) -> Non
     row = compared(store, a, b)["mine"]
     alone = compared(store, a, measured(store))["mine"]
 
-    assert (alone.verdict, alone.margin, alone.repeats) == ("inconclusive", None, 0)
+    assert (alone.verdict, alone.margin, alone.repeats) == ("undecided", None, 0)
     assert row.ratio == pytest.approx(2, rel=0.01)
-    assert (row.verdict, row.margin, row.repeats) == ("inconclusive", None, 0)
+    assert (row.verdict, row.margin, row.repeats) == ("undecided", None, 0)
 
 
 def test_a_difference_counts_if_it_is_larger_than_between_repeated_jobs(store: Store) -> None:
@@ -107,7 +107,7 @@ def test_the_same_difference_counts_for_nothing_where_repeated_jobs_differ_as_mu
 
     row = compared(store, a, slower)["mine"]
 
-    assert row.verdict == "inconclusive"
+    assert row.verdict == "undecided"
     assert row.margin is not None
     assert row.margin > 0.1
 
@@ -145,7 +145,7 @@ def test_in_two_environments_the_wider_spread_counts(store: Store) -> None:
 
     row = compared(store, a, b)["mine"]
 
-    assert row.verdict == "inconclusive"
+    assert row.verdict == "undecided"
     assert row.margin is not None
     assert row.margin > 0.2
 
@@ -156,7 +156,7 @@ def test_without_a_copy_nothing_is_concluded(store: Store) -> None:
 
     row = compared(store, a, b)["mine"]
 
-    assert (row.verdict, row.relative_to_copy, row.margin) == ("inconclusive", False, None)
+    assert (row.verdict, row.relative_to_copy, row.margin) == ("undecided", False, None)
 
 
 def test_a_margin_may_come_from_other_cases_and_implementations(store: Store) -> None:

@@ -250,7 +250,7 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
         "ratio": expected.ratio,
         "ratio_low": expected.low,
         "ratio_high": expected.high,
-        "verdict": "inconclusive",  # there is no copy
+        "verdict": "undecided",  # there is no copy
         "relative_to_copy": False,
         "margin": None,
         "repeats": 0,

@@ -155,7 +155,7 @@ def test_stored_times_decide_only_where_the_noise_between_two_runs_is_known() ->
             ratio=1.03,
             ratio_low=low,
             ratio_high=high,
-            verdict="slower" if margin is not None and margin < 0.02 else "inconclusive",
+            verdict="slower" if margin is not None and margin < 0.02 else "undecided",
             relative_to_copy=True,
             margin=margin,
             repeats=9,

@@ -5,13 +5,16 @@ once.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from tests.service import stored
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
+from warpcall.jobs.outcomes import chip_of
 from warpcall_bench.jobs import events, lifecycle, results, submissions, views
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.jobs.tables import Job
@@ -131,6 +134,59 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
     assert found("1_0") == found("nothing") == []
     with store.read() as session:
         assert views.job(session, caller("alice"), named, 1).name == "100 % of\N{EM DASH}Tiles"
+
+
+def measured_as(store: Store, job_id: str, *statuses: str) -> None:
+    """Let the second implementation of a job have a time and be faster, or a status, case by case."""
+    with store.write() as session:
+        row = session.scalars(sa.select(Job).where(Job.id == job_id)).one()
+        for position, status in enumerate(statuses):
+            found = stored.result(3, position)
+            found["implementations"] = [
+                stored.implementation("torch", [2.0]),
+                {
+                    **stored.implementation(
+                        "ann/tiles", [1.0], "ok" if status == "faster" else status
+                    ),
+                    "relative": {"ratio": 0.5, "low": 0.4, "high": 0.6, "n": 3, "verdict": "faster"}
+                    if status == "faster"
+                    else None,
+                },
+            ]
+            lifecycle.save_case(session, row, position, found)
+            lifecycle.save_case(session, row, position, found)  # which is idempotent
+
+
+def test_a_list_says_what_each_job_found_with_a_number_of_queries_that_does_not_grow(
+    store: Store,
+) -> None:
+    def listed(limit: int) -> tuple[list[str], int]:
+        with store.read() as session:
+            asked: list[object] = []
+            sa.event.listen(session.connection(), "before_execute", lambda *_: asked.append(1))
+            jobs = views.jobs(session, caller("alice"), Filter(limit=limit), 1).jobs
+        chips = [chip_of(replace(job, state="succeeded")) for job in jobs]
+        return [chip.text if chip else "" for chip in chips], len(asked)
+
+    found = (("faster",), ("faster", "wrong_result"), ("faster", "timeout", "oom"))
+    for statuses in found:
+        job = submit(store, "alice", cases=3)
+        with store.write() as session:
+            row = session.scalars(sa.select(Job).where(Job.id == job)).one()
+            row.implementations = '["torch","ann/tiles"]'
+        measured_as(store, job, *statuses)
+
+    texts, queries = listed(50)
+
+    assert texts == [
+        "tiles: 2 of 3 without a time",
+        "tiles: wrong result in 1 of 2",
+        "tiles 0.50x of torch, faster",
+    ]
+    assert listed(1)[1] == queries
+    with store.write() as session:  # as a server of an earlier release, which measures on
+        session.execute(sa.update(Job).values(cases_done=Job.cases_done + 1))
+    assert listed(50)[0] == [""] * 3
 
 
 def test_the_queue_names_a_private_job_only_to_those_who_may_read_it(store: Store) -> None:

@@ -206,7 +206,7 @@ def test_a_server_uses_a_database_with_the_encoding_sql_ascii(
         job = ended(http, submit_over_http(http, note="größer ☃", tags=["night"]))
         listed = http.get("/v1/jobs?tag=night").json()["jobs"]
 
-    assert (job["state"], job["note"]) == ("succeeded", "größer ☃")
+    assert (job["state"], job["note"], job["detail"]) == ("succeeded", "größer ☃", "")
     assert [one["id"] for one in listed] == [job["id"]]
 
 

@@ -1,0 +1,169 @@
+"""What a job says of the implementation that it is about, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.client.job_answers import JOB
+from warpcall._jobs.parse import parse
+from warpcall.jobs import JobInfo, JobOutcome
+from warpcall.jobs.outcomes import (
+    Row,
+    chip_of,
+    conclusive,
+    main_outcome,
+    outcomes_of,
+    pairs_of,
+    sentence,
+    why_undecided,
+)
+
+MINE = "ann/my_swiglu@3f2a91c0"
+
+
+def row(
+    ratio: float | None = None,
+    verdict: str | None = None,
+    *,
+    status: str = "ok",
+    us: float | None = 2.0,
+    tags: tuple[str, ...] = (),
+    has_interval: bool = True,
+) -> Row:
+    return Row(status, us, tags, ratio, verdict, has_interval)
+
+
+def outcome(counts: dict[str, int], typical: float | None = 0.96, against: str = "torch") -> Any:
+    return JobOutcome(implementation=MINE, against=against, counts=counts, typical=typical)
+
+
+@pytest.mark.parametrize(
+    ("names", "pairs"),
+    [
+        (["warpcall"], [("warpcall", "")]),
+        (["warpcall", "copy"], [("warpcall", "copy")]),
+        (["warpcall", "copy", "torch"], [("warpcall", "torch")]),
+        ([MINE, "warpcall", "torch"], [(MINE, "warpcall"), (MINE, "torch")]),
+        (["torch", "warpcall", MINE, "bob/x"], [(MINE, "torch"), ("bob/x", "torch")]),
+        (["copy", "warpcall"], [("warpcall", "copy")]),
+    ],
+)
+def test_a_job_is_about_its_upload(names: list[str], pairs: list[tuple[str, str]]) -> None:
+    assert pairs_of(names) == pairs
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_verdicts_are_from_the_side_of_the_upload(is_first: bool) -> None:
+    names = [MINE, "torch", "copy"] if is_first else ["torch", MINE, "copy"]
+    given = [(0.5, "faster"), (0.98, "inconclusive"), (2.0, "slower"), (1.0, "same")]
+    turned = {"faster": "slower", "slower": "faster"}
+    cases = [
+        {names[0]: row(), names[1]: row(1 / ratio, turned.get(verdict, verdict))}
+        if is_first
+        else {names[0]: row(), names[1]: row(ratio, verdict)}
+        for ratio, verdict in given
+    ]
+
+    (found,) = outcomes_of(names, cases)
+
+    assert found.counts == {"faster": 1, "undecided": 1, "slower": 1, "same": 1}
+    assert found.typical == pytest.approx(0.98**0.25)
+    assert sentence(found) == (
+        f"{MINE}: faster than torch in 1 of 4 cases, slower than torch in 1, as fast as torch in 1, "
+        "undecided in 1; it typically takes 0.99x the time"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "kind"),
+    [
+        (row(status="timeout"), row(), "timeout"),
+        (row(us=None), row(us=None), "right"),
+        (row(1.0, "same", tags=("interpreted",)), row(), "not timed"),
+        (row(1.0, "same", tags=("plain torch",)), row(), "not timed"),
+        (row(1.0, "same", tags=("suspect",)), row(), "no verdict"),
+        (row(1.0, "same"), row(tags=("suspect",)), "no verdict"),
+        (row(), row(), "no verdict"),
+        (row(), row(status="oom"), "no other"),
+        (row(), row(tags=("plain torch",)), "no other"),
+        (row(1.0, "inconclusive", has_interval=False), row(), "no interval"),
+        (row(1.0, "undecided"), row(), "undecided"),
+    ],
+)
+def test_a_case_counts_once(own: Row, other: Row, kind: str) -> None:
+    (found,) = outcomes_of(["torch", MINE], [{"torch": other, MINE: own}])
+
+    assert found.counts == {kind: 1}
+
+
+def test_nothing_is_called_faster_than_the_copy() -> None:
+    cases = [{"copy": row(1.25, "slower"), "warpcall": row()}] * 2
+
+    (found,) = outcomes_of(["warpcall", "copy"], cases)
+
+    assert sentence(found) == (
+        "warpcall: timed in 2 of 2 cases; it typically reaches 125% of the limit"
+    )
+
+
+def test_the_outcome_of_lists_is_one_with_a_verdict() -> None:
+    shipped = row(tags=("plain torch",))
+    cases = [{MINE: row(), "warpcall": shipped, "torch": row(1.1, "slower")}]
+
+    found = outcomes_of([MINE, "warpcall", "torch"], cases)
+
+    main = main_outcome(found)
+    assert main is not None
+    assert sentence(main) == f"{MINE}: faster than torch; it takes 0.91x the time"
+    assert conclusive(found) == [main]
+    assert main_outcome([]) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "typical", "says", "level"),
+    [
+        ({"faster": 1, "undecided": 3}, 0.92,
+         "my_swiglu 0.92x of torch, faster in 1 of 4, undecided 3", "good"),
+        ({"slower": 1}, 12.3, "my_swiglu 12.3x of torch, slower", "good"),
+        ({"wrong_result": 1}, None, "my_swiglu: wrong result", "bad"),
+        ({"faster": 2, "wrong_result": 1}, 0.5, "my_swiglu: wrong result in 1 of 3", "bad"),
+        ({"faster": 1, "timeout": 1, "oom": 1}, 0.5, "my_swiglu: 2 of 3 without a time", "partial"),
+        ({"faster": 1, "no other": 2}, 0.5, "torch: 2 of 3 without a time", "partial"),
+        ({"not timed": 4}, None, "my_swiglu: right in 4 of 4, not timed: no GPU", "none"),
+        ({"right": 4, "unchecked": 2}, None, "my_swiglu: right in 4 of 6, not checked 2", "none"),
+        ({"right": 4}, None, "my_swiglu: right in 4 of 4", "good"),
+        ({"no verdict": 1}, None, "my_swiglu: no verdict", "none"),
+    ],
+)  # fmt: skip
+def test_lists_say_the_outcome_in_a_few_words(
+    counts: dict[str, int], typical: float | None, says: str, level: str
+) -> None:
+    given = outcome(counts, typical).to_dict()
+
+    job = parse(JobInfo, {**JOB, "state": "succeeded", "outcome": given}, "a job")
+    partial = parse(JobInfo, {**JOB, "state": "partial", "outcome": given}, "a job")
+    failed = parse(JobInfo, {**JOB, "state": "failed", "outcome": given}, "a job")
+
+    assert chip_of(job) == (says, level)
+    assert chip_of(partial) == (says, "bad" if level == "bad" else "partial")
+    assert chip_of(failed) == (says, "bad")
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "cancelled", "timed_out", "interrupted"])
+def test_the_state_of_a_job_that_did_not_complete_says_more(state: str) -> None:
+    given = outcome({"faster": 1}).to_dict()
+
+    assert chip_of(parse(JobInfo, {**JOB, "state": state, "outcome": given}, "a job")) is None
+    assert chip_of(parse(JobInfo, {**JOB, "state": "succeeded"}, "a job")) is None
+
+
+def test_undecided_says_why_and_what_helps() -> None:
+    assert why_undecided(1.196, 1.26, 0.234, "quick") == (
+        "the interval 1.196 to 1.260 lies within this machine's noise, ± 23 %; "
+        "--precision standard measures longer"
+    )
+    assert why_undecided(1.005, 1.016, 0.01, "publish") == (
+        "the interval 1.005 to 1.016 crosses the margin of ± 1.0 %"
+    )
