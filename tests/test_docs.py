@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 
+import warpcall
 from bench import report as service_report
 from bench.kernels import grid_page
 from bench.kernels.page import families, markdown
@@ -98,6 +99,16 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
+def no_uploads_left(server: Server) -> Iterator[None]:
+    """Delete at the end what a page uploaded, so that lists of other pages do not show it."""
+    yield
+    with warpcall.Client(server.url) as gpu:
+        for one in gpu.implementations.list().implementations:
+            if one.kind == "uploaded":
+                gpu.implementations.remove(one.name)
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A place to write in, with the repository's files where the pages expect them."""
     for file in ROOT.iterdir():
@@ -106,6 +117,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("no_uploads_left")
 @pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server: Server) -> None:
     for example in examples(page):
