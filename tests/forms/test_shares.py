@@ -208,6 +208,7 @@ def test_a_guest_opens_a_link_in_a_fresh_browser_until_it_is_revoked(
         own.page.goto(f"{lab.server.url}/jobs/{job}")
         own.page.get_by_label("API key").fill(lab.keys["other"])
         own.page.get_by_role("button", name="Log in").click()
+        own.page.get_by_role("link", name="Share", exact=True).click()  # which opens that part
         own.page.get_by_label("Expires after").select_option("1 day")
         own.page.get_by_role("button", name="Make a share link").click()
         expect(own.page.locator(".secret a")).to_have_text(re.compile(r"^http.*/share/sh_"))

@@ -128,6 +128,7 @@ def test_a_browser_never_leaves_the_prefix(
         tab.page.goto(f"{url}/jobs/{job}/cases/0")
         expect(tab.page.locator("#rounds[data-drawn]")).to_be_attached()
         tab.page.goto(f"{url}/jobs/{job}")
+        tab.page.get_by_role("link", name="Share", exact=True).click()  # which opens that part
         tab.page.get_by_role("button", name="Make a share link").click()
         expect(tab.page.locator(".secret a")).to_have_text(
             re.compile(f"^{re.escape(url)}/share/sh_")

@@ -40,6 +40,8 @@ def test_a_user_logs_in_reads_all_and_logs_out_everywhere(
         page.get_by_role("link", name="Jobs", exact=True).click()
         page.locator(f"a[href$='jobs/{jobs['done']}']").first.click()
         expect(main).to_contain_text("as fast as warpcall in 8 of 8 cases")
+        expect(page.get_by_label("Compare with another job")).to_be_hidden()
+        page.get_by_role("heading", name="Details").click()
         page.get_by_label("Compare with another job").fill(jobs["earlier"])
         page.get_by_role("button", name="Compare").click()
         expect(page.locator("h1")).to_have_text("permute: two jobs")

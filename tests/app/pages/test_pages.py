@@ -339,3 +339,13 @@ def test_a_server_without_jobs_says_what_to_do() -> None:
     assert "starts at once" in pages[0].text
     assert ("0 calls" in pages[0].text, "1 call," in after_a_call) == (True, True)
     assert '<rect class="calls"' in after_a_call
+
+
+def test_what_few_readers_of_a_job_need_is_closed(
+    pages_lab: Jobs, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get(f"/jobs/{pages_lab.done}").text
+
+    for heading in ("Where the time went", "Details", "Share"):
+        assert re.search(rf'<details[^>]*class="part"><summary><h2>{heading}</h2>', page), heading
+    assert "<details open" not in page
