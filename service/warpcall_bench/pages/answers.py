@@ -42,6 +42,7 @@ class Answer:
         statuses: number of cases without a time, by reason.
         reasons: number of cases whose times cannot be compared, by reason.
         checks_only: whether its job only checks results.
+        is_inverted: whether its ratios and verdicts are those of the first one to it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Answer:
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     checks_only: bool = False
+    is_inverted: bool = False
 
     @property
     def total(self) -> int:
@@ -86,7 +88,8 @@ class Answer:
     def sentence(self) -> str:
         """In how many cases it has each verdict, is right, or has no time."""
         if self.name == LIMIT and self.typical is not None and self.counts["limit"]:
-            return f"{numbers.percent(self.typical)} of the limit is reached{', typically' * (self.total > 1)}"
+            share = 1 / self.typical if self.is_inverted else self.typical
+            return f"{numbers.percent(share)} of the limit is reached{', typically' * (self.total > 1)}"
         parts = [
             f"{words} in {self.counts[verdict]}"
             for verdict, words in (
@@ -175,7 +178,10 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
     shown = names if checks else names[1:]
     others = sorted(shown, key=lambda name: name == LIMIT)  # the limit is the last one
     rivals = names if checks else rivals_of(names)
-    found = {name: Answer(name, chosen[name], checks_only=checks) for name in others}
+    found = {
+        name: Answer(name, chosen[name], checks_only=checks, is_inverted=inverted)
+        for name in others
+    }
     grid: dict[int, dict[str, Cell]] = {}
     least: dict[int, float] = {}
     keys: dict[int, str] = {}
@@ -185,7 +191,6 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
         keys[position] = key
         compared = status == "ok" and not no_verdict
         relative = (columns.get("relative") or {}) if compared else {}
-        turned = inverted and name != LIMIT
         instead = status_shown(status, columns["median_us"])
         answer = found[name]
         if instead:
@@ -195,12 +200,12 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
             answer.reasons[no_verdict] += 1
         else:
             kind = "limit" if name == LIMIT and relative.get("ratio") else _kind(relative)
-            answer.counts[OPPOSITE.get(kind, kind) if turned else kind] += 1
+            answer.counts[OPPOSITE.get(kind, kind) if inverted else kind] += 1
         if status != "ok":
             answer.statuses[status] += 1
         ratio = relative.get("ratio")
         if ratio:
-            answer.logs.append(-math.log(ratio) if turned else math.log(ratio))
+            answer.logs.append(-math.log(ratio) if inverted else math.log(ratio))
         grid.setdefault(position, {})[name] = _cell(relative, instead, no_verdict)
         if ratio and name != LIMIT:
             least[position] = min(ratio, least.get(position, math.inf))

@@ -10,12 +10,14 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.pages import lab
 from tests.service.job_rows import caller
 from warpcall.jobs.results import NOT_ON_GPU, TAGS_WITHOUT_VERDICT
 from warpcall_bench.jobs import comparison, lifecycle, submissions
+from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages.board import board_page
 from warpcall_bench.pages.case import case_page
 from warpcall_bench.pages.compare import comparison_rows, regression_page
@@ -189,6 +191,24 @@ def test_a_kernel_that_needs_a_gpu_is_not_called_wrong(store: Store) -> None:
     assert "not checked" in rows_of(page, "ann/mine")[1]
     assert '<span class="wrong">not checked</span>' not in page
     assert "wrong result" not in text_of(page)
+
+
+def test_a_table_is_from_the_side_of_an_upload_that_others_are_compared_with(store: Store) -> None:
+    names = ["ann/mine", "torch", "copy"]
+    lab.submit(store, "ann", "permute", lab.permute_cases((1024,)), ["warpcall", *names[1:]])
+    with store.write() as session:
+        session.execute(sa.update(Job).values(implementations=json.dumps(names)))
+    job = lab.measure(store, {"ann/mine": 0.5, "torch": 0.2, "copy": 1.0})
+
+    with store.read() as session:
+        page = lab.job_page(session, VIEW, job)
+
+    assert "ann/mine: faster than torch in 2 of 2 cases; it typically takes 0.40x" in page
+    assert "<h2>ann/mine compared with</h2>" in page
+    of_torch, of_copy = (rows_of(page, name)[0] for name in names[1:])
+    assert re.search(r"^torch 0\.40× the time .* faster in 2 of 2 cases$", of_torch)
+    assert re.search(r"^copy 2\.0\d?× the time .* 50 % of the limit is reached", of_copy)
+    assert not VERDICT.search(of_copy)
 
 
 def test_a_history_concludes_nothing_from_times_without_a_basis(store: Store) -> None:
