@@ -144,7 +144,7 @@ def test_a_file_is_uploaded_and_its_job_watched_to_the_end(lab: FormsLab, chrome
         page.get_by_label("quick").check()
         page.get_by_role("button", name="Submit").click()
 
-        expect(page.locator(".badge.succeeded")).to_be_visible()
+        expect(page.locator(".badge", has_text="succeeded")).to_be_visible()
         expect(page.locator("tr.case")).to_have_count(1)
         expect(page.get_by_role("button", name="Measure again")).to_be_visible()
         assert tab.faults == []

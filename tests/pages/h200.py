@@ -231,7 +231,8 @@ def _row(case: JobCase, time: Time, limit_us: float | None) -> dict[str, Any]:
     relative = None
     if time.ratio is not None:
         low, high = time.ratio_interval
-        verdict = time.verdict or "inconclusive"
+        # The table calls the copy the limit; the sampler had found that it takes less time.
+        verdict = "faster" if time.verdict == "limit" else time.verdict or "inconclusive"
         relative = {"ratio": time.ratio, "low": low, "high": high, "n": 0, "verdict": verdict}
     share = None if limit_us is None else limit_us / time.median
     suspect = share is not None and time.name != "copy" and share > SUSPECT

@@ -141,7 +141,7 @@ def test_a_job_is_seen_live_from_the_queue_to_its_results(
         tab.page.goto(f"{live_server.url}/jobs/{job['id']}")
         tab.page.evaluate("window.notReloaded = true")
 
-        expect(tab.page.locator(".badge.succeeded")).to_be_visible()
+        expect(tab.page.locator(".badge", has_text="succeeded")).to_be_visible()
 
         expect(tab.page.locator("tr.case")).to_have_count(3)
         assert tab.page.evaluate("window.notReloaded")
@@ -171,7 +171,7 @@ def test_a_job_is_submitted_from_the_form_after_a_preview(
         tab.page.get_by_role("button", name="Submit").click()
 
         expect(tab.page.locator("h1")).to_have_text("permute")
-        expect(tab.page.locator(".badge.succeeded")).to_be_visible()
+        expect(tab.page.locator(".badge", has_text="succeeded")).to_be_visible()
         expect(tab.page.locator("tr.case")).to_have_count(2)
         assert all("422" in fault for fault in tab.faults)  # of the form with the error
 
