@@ -1,4 +1,8 @@
-"""The ASGI entry point: it authenticates, limits, dispatches, counts and logs every request."""
+"""The ASGI entry point: it authenticates, limits, dispatches, counts and logs every request.
+
+Repeated calls do not come here: `calls/quick.py` and `calls/repeated_call.py` do the same for
+them.
+"""
 
 from __future__ import annotations
 

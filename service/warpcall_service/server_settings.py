@@ -1,4 +1,4 @@
-"""The settings of the serving core: address, database, devices, calls, workers."""
+"""The fields of the serving core's settings: their types, defaults, bounds and descriptions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)*")
 
 
 class ServerSettings(BaseSettings):
-    """Base of `Settings`, for the length of its file."""
+    """The fields. `Settings` in `settings.py` reads them from variables and says what is wrong."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, strict=True, frozen=True, extra="forbid", validate_default=True

@@ -1,4 +1,4 @@
-"""The settings of the serving core, in one strict model that is read from WARPCALL_* variables."""
+"""Reads the settings of the serving core from WARPCALL_* variables, and says what is wrong."""
 
 from __future__ import annotations
 

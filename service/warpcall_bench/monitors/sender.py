@@ -35,7 +35,7 @@ class Sender:
     checks, and a server that stops would wait for them.
 
     Args:
-        listed: origins that may be called, as `Settings.webhook_origins` has them.
+        listed: origins that may be called, as `BenchSettings.webhook_origins` has them.
     """
 
     def __init__(self, listed: AbstractSet[str]) -> None:

@@ -1,7 +1,7 @@
 """Compile reports of the Triton kernels that an implementation of a job launches on its GPU.
 
-`worker.profiled` makes one call for it and records the launches. A report has the form of those of
-`POST /v1/compile-reports`, which need no GPU and know no choice of an autotuner.
+`programs.profiled` makes one call for it and records the launches. A report has the form of those
+of `POST /v1/compile-reports`, which need no GPU and know no choice of an autotuner.
 """
 
 from __future__ import annotations

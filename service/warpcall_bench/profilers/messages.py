@@ -1,4 +1,4 @@
-"""What the program that is profiled (`worker.profiled`) gets, and the files of its folder."""
+"""What the program that is profiled (`programs.profiled`) gets, and the files of its folder."""
 
 from __future__ import annotations
 

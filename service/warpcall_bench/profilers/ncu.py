@@ -1,7 +1,7 @@
 """Profiles one implementation in one case with Nsight Compute, NVIDIA's `ncu`.
 
-The profiler starts `worker.profiled`, which makes the calls, and repeats each kernel of one of them
-until it has read all counters. Nothing of this is timed.
+The profiler starts `programs.profiled`, which makes the calls, and repeats each kernel of one of
+them until it has read all counters. Nothing of this is timed.
 """
 
 from __future__ import annotations

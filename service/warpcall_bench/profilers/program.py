@@ -1,4 +1,4 @@
-"""Runs `worker.profiled` for a job's process, alone or under a profiler, within limits of time."""
+"""Runs `programs.profiled` for a job's process, alone or under a profiler, with time limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Makes one profile of code of users: python -m warpcall_bench.programs.profile_main.
+"""Makes the profiles of a job; as a program, one of code of users.
 
-It is an upload process as `worker.upload_main` is, started by a job's reaper. It gets one
+The program is python -m warpcall_bench.programs.profile_main. It is an upload process as
+`programs.upload_main` is, started by a job's reaper. It gets one
 `ApartRequest` as a frame. It sends `{"want": true}` when it needs the device, and waits for `{"go": true}` then;
 `{"release": true}` when it no longer does; for each file of the profile `{"file": name, "nbytes":
 ...}` with the content behind the frame; and at the end `{"done": true}` or `{"error": text}`.

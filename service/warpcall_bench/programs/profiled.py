@@ -69,7 +69,7 @@ def _run(task: ChildTask, folder: Path, sock: socket.socket) -> None:
     if task["reports"]:
         for variable in NOT_FOR_REPORTS:
             os.environ.pop(variable, None)
-        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in `worker.explain`
+        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in `programs.explain`
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
     with quick_imports():
         import torch

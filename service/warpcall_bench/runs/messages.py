@@ -131,7 +131,7 @@ class ProblemSource(TypedDict):
 
 
 class ProblemRequest(TypedDict):
-    """The check of a problem, or of cases of a job on it; `worker.problem_check` has the answers.
+    """The check of a problem, or of cases of a job on it; `programs.problem_check` has the answers.
 
     Attributes:
         name: such as "ann/row-norm", for keys of cases and for messages.
@@ -148,7 +148,7 @@ class ProblemRequest(TypedDict):
 
 
 class ExplainRequest(TypedDict):
-    """The compile report of an implementation in one case; `worker.explain` has the answers.
+    """The compile report of an implementation in one case; `programs.explain` has the answers.
 
     Attributes:
         op: name of the op, also of a problem.

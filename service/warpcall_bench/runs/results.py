@@ -1,7 +1,7 @@
 """The result of one case as a job's process sends it.
 
 The fields are those of `warpcall_kernels.measuring.CaseResult`, which describes them, with bounds.
-All texts are made printable. `store.stored_results` says why numbers have these bounds.
+All texts are made printable. `runs.stored_results` says why numbers have these bounds.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The routes that belong to no other part: ops, health, metrics, OpenAPI, pages."""
+"""The routes that belong to no other part: ops, devices, caller, client wheel, health, OpenAPI."""

@@ -1,1 +1,1 @@
-"""The database: tables, sessions, migrations, errors."""
+"""The database: the base of all tables, sessions, threads, errors, and how migrations are run."""

@@ -1,6 +1,6 @@
 """The base of all tables, which stand in `tables.py` of the folders that own them.
 
-Each change of a table needs a file in store/migrations/. Times are whole seconds since 1970 (`_at`),
+Each change of a table needs a file in migrations/. Times are whole seconds since 1970 (`_at`),
 or milliseconds (`_ms`), so that both databases keep and compare them alike.
 """
 

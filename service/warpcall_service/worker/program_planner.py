@@ -18,8 +18,8 @@ def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:
     """Plan the steps: their outputs, the source of each input, and the memory they need.
 
     Args:
-        request: has `steps` as `programs.check` returns them; `outputs`, the sources by name (None
-            means all outputs of the only step); and `tensors` and `stored`, the name, dtype and
+        request: has `steps` as `calls.programs.decode` returns them; `outputs`, the sources by
+            name (None means all outputs of the only step); and `tensors` and `stored`, the name, dtype and
             shape of each uploaded and each stored tensor.
 
     Raises:
