@@ -76,7 +76,7 @@ def tile_of_far(layout: RowLayout) -> Tile | None:
     far = are_far(layout.column_strides, layout.columns)
     if not any(far):
         return None
-    return beside_tile(layout.columns, layout.itemsize, layout.rows.total, all_so=all(far))
+    return beside_tile(layout.columns, layout.itemsize, layout.rows, all_so=all(far))
 
 
 def split_tile(layout: RowLayout) -> Tile:

@@ -81,7 +81,7 @@ def part_of_row(
     if PASS != BOTH:
         part = (tl.program_id(0) % parts).to(whole.dtype)
         begin = part * step.to(whole.dtype)
-        end = tl.minimum(begin + step, whole)
+        end = begin + tl.minimum(step, whole - begin)  # begin + step may be 2^31
     return part, begin, end
 
 

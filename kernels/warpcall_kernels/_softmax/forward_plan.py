@@ -107,12 +107,12 @@ def describe(
     queries = None
     far = x.strides[-1] > constants.MAX_COLUMN_STRIDE and columns > 1
     rows = plan_rows(shape[:-1], along, shared, columns * itemsize, (X,) if far else ())
-    beside = beside_tile(columns, itemsize, math.prod(shape[:-1])) if far else None
-    if far and beside is None:
-        return None
     if causal and not far and math.prod(shape[:-2]) > 1:
         rows, queries = _as_one_dim(shape, along, shared, columns * itemsize) or (rows, None)
     if rows is None:
+        return None
+    beside = beside_tile(columns, itemsize, rows) if far else None
+    if far and beside is None:
         return None
     strides, x_stride, mask_stride = rows.strides, x.strides[-1], mask_strides[-1]
     align = mask_align = 1

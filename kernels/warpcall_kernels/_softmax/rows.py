@@ -208,7 +208,7 @@ def _dim_beside(merged: Sequence[tuple[int, tuple[int, ...]]], beside: Sequence[
     return None
 
 
-def beside_tile(columns: int, itemsize: int, rows: int, *, all_so: bool = True) -> Tile | None:
+def beside_tile(columns: int, itemsize: int, rows: Rows, *, all_so: bool = True) -> Tile | None:
     """The tile of rows that lie side by side; None if they are copied first, which is faster.
 
     Args:
@@ -217,12 +217,14 @@ def beside_tile(columns: int, itemsize: int, rows: int, *, all_so: bool = True) 
         all_so: whether the rows of all operands lie so.
     """
     row_bytes = held_bytes(columns, itemsize)
-    nbytes = max(constants.BESIDE_BYTES // itemsize * row_bytes, constants.LEAST_BESIDE_TILE)
-    taken = nbytes // row_bytes
+    wanted = max(constants.BESIDE_BYTES // itemsize * row_bytes, constants.LEAST_BESIDE_TILE)
+    taken = min(wanted // row_bytes, triton.next_power_of_2(rows.count))
+    nbytes = taken * row_bytes
     most = constants.BESIDE_TILE_BYTES if all_so else constants.BESIDE_OTHERS_BYTES[itemsize]
-    if rows < constants.BESIDE_PROGRAMS * taken:
+    if rows.total < constants.BESIDE_PROGRAMS * taken:
         most = min(most, constants.BESIDE_FEW_BYTES)
-    if nbytes > most:
+    filled = min(taken, rows.count) * columns * itemsize
+    if nbytes > most or filled < constants.MIN_FILLED_BYTES:
         return None
     block = triton.next_power_of_2(columns)
     return Tile(taken, block, max(1, nbytes // constants.TILE_BYTES))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from tests.kernels.layouts import masks_of_any_value
 from tests.kernels.suite import assert_right
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax import constants
+from warpcall_kernels._softmax.forward_long import SUMS, part_of_row
 from warpcall_kernels.op.launch import layout_key
 
 
@@ -107,6 +110,31 @@ def test_the_gradient_of_few_long_rows_is_shared_in_two_launches(
     assert launch.variant == "long"
     assert launch.then is not None
     assert_right(backward.OP, {"grad_output": g, "output": y}, {"scale": 0.5}, out)
+
+
+@triton.jit(do_not_specialize=("whole", "parts"))
+def _ends(
+    out_ptr: tl.tensor, whole: tl.tensor, parts: tl.tensor, step: tl.tensor, PASS: tl.constexpr
+) -> None:
+    """Where each part of a row begins and ends, as numbers of 32 bits."""
+    _part, begin, end = part_of_row(tl.zeros([], tl.int32) + whole, parts, step, PASS)
+    tl.store(out_ptr + 2 * tl.program_id(0), begin)
+    tl.store(out_ptr + 2 * tl.program_id(0) + 1, end)
+
+
+@pytest.mark.parametrize("columns", [2**31 - 4096, 2**31 - 2**21, 5 * 4096 + 7])
+def test_the_parts_of_a_row_of_nearly_two_to_the_31_cover_it(columns: int, device: str) -> None:
+    row = ((1, columns), (columns, 1), torch.float16, 0)
+    launch = backward._plan(row, ((1, columns), (columns, 1), torch.float16, 2), 1.0)
+    assert launch is not None
+    parts, step = launch.arguments["parts"], launch.arguments["step"]
+    assert not launch.arguments["WIDE"]
+    found = torch.zeros(parts, 2, dtype=torch.int64, device=device)
+
+    _ends[(parts,)](found, columns, parts, step, SUMS)
+
+    begins = list(range(0, columns, step))
+    assert found.tolist() == [[begin, min(begin + step, columns)] for begin in begins]
 
 
 def test_more_rows_are_read_by_a_program_each() -> None:

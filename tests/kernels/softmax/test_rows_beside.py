@@ -23,7 +23,7 @@ def planned(x: torch.Tensor, mask: torch.Tensor | None = None) -> Launch | None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(3, 200, 21), (65, 128), (2, 16, 9), (2, 3, 100, 70)])
+@pytest.mark.parametrize("shape", [(3, 200, 21), (65, 128), (2, 30, 33), (2, 3, 100, 70)])
 @pytest.mark.parametrize("masked", ["no", "keys", "all"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_they_are_read_where_they_lie(
@@ -72,6 +72,7 @@ def test_the_gradient_reads_either_operand_so(
         ((300, 5000), "long rows"),
         ((3, 200, 500), "tiles for few programs"),
         ((4, 15, 40), "few rows side by side"),
+        ((500, 16, 3), "tiles of few bytes"),
     ],
 )
 def test_others_are_copied_first(shape: tuple[int, ...], reason: str, device: str) -> None:
@@ -122,3 +123,12 @@ def test_a_tile_has_64_bytes_of_each_position_or_more_of_short_rows(
     assert launch is not None
     found = [launch.arguments[name] for name in ("ROWS", "BLOCK", "num_warps")]
     assert found == [rows, block, warps]
+
+
+def test_a_tile_has_no_more_rows_than_lie_side_by_side() -> None:
+    x = ((4096, 40, 16), (40 * 16, 1, 40), torch.float32, 0)
+
+    launch = forward._plan(x, None, None, 1.0, False)
+
+    assert launch is not None
+    assert launch.arguments["ROWS"] == 64
