@@ -47,6 +47,7 @@ def outcome(counts: dict[str, int], typical: float | None = 0.96, against: str =
         (["warpcall", "copy", "torch"], [("warpcall", "torch")]),
         ([MINE, "warpcall", "torch"], [(MINE, "warpcall"), (MINE, "torch")]),
         (["torch", "warpcall", MINE, "bob/x"], [(MINE, "torch"), ("bob/x", "torch")]),
+        (["bob/x", MINE, "torch"], [(MINE, "bob/x")]),
         (["copy", "warpcall"], [("warpcall", "copy")]),
     ],
 )

@@ -61,10 +61,10 @@ class Row(NamedTuple):
 
 def pairs_of(implementations: Sequence[str]) -> list[tuple[str, str]]:
     """What a job compares: the implementation that it is about, with each of the others that were
-    timed beside it; "" if there is no other one."""
+    timed beside it; "" if there is no other one. Uploads are compared with the first implementation,
+    to which ratios are, also if that is an upload."""
     first, *others = implementations
-    uploads = [name for name in implementations if "/" in name]
-    if uploads and uploads[0] != first:
+    if uploads := [name for name in others if "/" in name]:
         return [(name, first) for name in uploads]
     if first == LIMIT and others:
         return [(others[0], first)]

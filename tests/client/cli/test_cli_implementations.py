@@ -11,6 +11,7 @@ import pytest
 from tests.client.command import Command
 from tests.client.implementations.scripted_lab import REMARK, LabServer, row
 from warpcall.errors import Forbidden, InvalidInput
+from warpcall.jobs.outcomes import STATUS_WORDS
 
 SOURCE = "def permute(x, dims):\n\treturn x.permute(dims).contiguous()\n"
 BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")
@@ -121,23 +122,38 @@ def test_a_file_whose_name_has_a_colon_is_a_file(
 
 
 @pytest.mark.parametrize(
-    ("options", "implementations"),
+    ("options", "implementations", "said"),
     [
-        ([], ["warpcall", "ann/mine", "torch"]),
-        (["--vs", "warpcall,torch,copy"], ["warpcall", "ann/mine", "torch", "copy"]),
-        (["--vs", "copy"], ["copy", "ann/mine"]),
-        (["--vs", "bob/theirs@3f2a91c0,torch"], ["bob/theirs@3f2a91c0", "ann/mine", "torch"]),
+        ([], ["warpcall", "ann/mine", "torch"], "slower than warpcall; it takes 1.25x the time"),
+        (
+            ["--vs", "warpcall,torch,copy"],
+            ["warpcall", "ann/mine", "torch", "copy"],
+            "slower than warpcall; it takes 1.25x the time",
+        ),
+        (["--vs", "copy"], ["copy", "ann/mine"], "timed; it reaches 80% of the limit"),
+        (
+            ["--vs", "bob/theirs@3f2a91c0,torch"],
+            ["bob/theirs@3f2a91c0", "ann/mine", "torch"],
+            "slower than bob/theirs@3f2a91c0; it takes 1.25x the time",
+        ),
     ],
 )
 def test_bench_times_an_upload_against_the_first_of_vs(
-    options: list[str], implementations: list[str], lab: LabServer, warpcall: Command, mine: str
+    options: list[str],
+    implementations: list[str],
+    said: str,
+    lab: LabServer,
+    warpcall: Command,
+    mine: str,
 ) -> None:
     lab.rows = [row(implementations[0]), row("ann/mine", ratio=1.25, verdict="slower")]
 
     result = warpcall(*BENCH, "--mine", mine, *options)
 
-    first, head, *_ = result.out.splitlines()
+    first, *said_first, head = result.out.splitlines()[:4]
     assert (result.code, result.err) == (0, "")
+    assert said_first == [f"ann/mine: {said}", f"{lab.url}/jobs/j1"]
+    assert result.out.splitlines()[-2:] == said_first
     assert first.startswith("mine.py is ann/mine@")
     assert first.endswith(", uploaded now")
     assert f"to {implementations[0]}, above 1 takes longer" in head
@@ -274,7 +290,8 @@ def test_an_implementation_without_a_time_is_explained_and_makes_the_exit_code_1
 
     assert (bench.code, watched.code, as_json.code) == (1, 1, 1)
     assert bench.err == ""
-    *_, summary, _, error, frame, line, escape = bench.out.splitlines()
+    *_, summary, _, error, frame, line, escape, sentence, page = bench.out.splitlines()
+    assert (sentence, page) == (f"ann/mine: {STATUS_WORDS[status]}", f"{lab.url}/jobs/j1")
     assert summary.startswith("j1 succeeded")
     assert error == r"ann/mine, permute x=F32[8,8] dims=1,0: first\x1b[2J line"
     assert frame == "  mine.py, line 2, in permute"
