@@ -223,7 +223,7 @@ def test_the_command_says_how_to_get_the_traces(
     wrong = warpcall(*words, "--profile", "nsys")
 
     assert shown[0] == 0, shown
-    line = shown[1].splitlines()[-1]
+    (line,) = (line for line in shown[1].splitlines() if "warpcall artefacts" in line)
     assert line.startswith("2 artefacts: warpcall artefacts ")
     assert warpcall("artefacts", line.split()[-1])[1].count("trace.json") == 2
     assert wrong[0] == 2
