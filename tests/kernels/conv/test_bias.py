@@ -17,7 +17,16 @@ from warpcall_kernels.op.launch import layout_key
     "shape",
     [(1, 1, 1), (3, 2, 5000), (40, 3, 17), (2, 130, 64), (300, 2, 8), (5, 7, 1031), (1, 3, 2048)],
 )
-@pytest.mark.parametrize("layout", ["contiguous", "offset", "strided", "transposed", "expanded"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "contiguous",
+        *(
+            pytest.param(layout, marks=pytest.mark.slow)
+            for layout in ("offset", "strided", "transposed", "expanded")
+        ),
+    ],
+)
 def test_the_sum_of_each_channel_is_right(
     dtype: torch.dtype, shape: tuple[int, int, int], layout: str, device: str
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_row_of_only_minus_infinity_and_scales_that_are_not_folded(
     assert_right(forward.OP, {"x": x}, {"scale": scale}, out)
 
 
+@pytest.mark.slow
 def test_skewed_rows_have_both_ends_in_the_first_part(device: str) -> None:
     columns = 524_301  # of more parts than one launch shares
     x = torch.randn(3, columns, dtype=torch.bfloat16, device=device)

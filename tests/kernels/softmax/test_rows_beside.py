@@ -25,7 +25,7 @@ def planned(x: torch.Tensor, mask: torch.Tensor | None = None) -> Launch | None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 200, 21), (65, 128), (2, 30, 33), (2, 3, 100, 70)])
 @pytest.mark.parametrize("masked", ["no", "keys", "all"])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_they_are_read_where_they_lie(
     dtype: torch.dtype, shape: tuple[int, ...], masked: str, causal: bool, device: str
 ) -> None:
