@@ -49,6 +49,7 @@ from warpcall_kernels.op.launch import (
     LayoutKey,
     multiprocessors,
     overlaps_launches,
+    waiting,
 )
 
 BAND = 32  # taps that a program sums, each in a register of a thread
@@ -213,7 +214,6 @@ def _blocks(call: Call) -> Variation:
     programs = multiprocessors() * (SHORT_PROGRAMS if alone else BLOCK_PROGRAMS)
     left = 0 if alone else _halo(call.padding)
     right = 0 if alone else _halo(call.mirrored)
-    overlaps = overlaps_launches()
     constants = {
         "padding": call.padding,
         "LEFT": left,
@@ -226,8 +226,7 @@ def _blocks(call: Call) -> Variation:
         "STAGES": WIDE_STAGES if left + right >= BLOCK_HALOS else BLOCK_STAGES,
         "ONE_BATCH": tiling.one_batch(pieces, call.group),
         "num_warps": BLOCK_WARPS,
-        "PDL": overlaps,
-        **({"launch_pdl": True} if overlaps else {}),
+        **waiting(),
     }
     return Variation(_blocks_kernel, True, 1, tiling, n * blocks, programs, constants)
 

@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from warpcall_kernels._conv.filters import UNALIGNED
 from warpcall_kernels._conv.reduce_kernel import plan_reduce
 from warpcall_kernels._conv.tiling import Alignment, last_stride
-from warpcall_kernels.op.launch import Launch, LayoutKey, multiprocessors, overlaps_launches
+from warpcall_kernels.op.launch import Launch, LayoutKey, multiprocessors, waiting
 
 # Elements of a tile, its most positions, and the positions of neighbouring channels that it has at least where
 # there are so many, so that a warp reads whole sectors.
@@ -50,7 +50,6 @@ def plan_bias(g: LayoutKey) -> BiasPlan:
     tiles = triton.cdiv(batches, of_tile) * triton.cdiv(length, positions)
     blocks = triton.cdiv(channels, beside)
     parts = min(tiles, max(1, PROGRAMS * multiprocessors() // blocks))
-    overlaps = overlaps_launches()
     wide = dtype == torch.float64
     arguments: dict[str, Any] = {
         "batches": batches,
@@ -67,9 +66,8 @@ def plan_bias(g: LayoutKey) -> BiasPlan:
         "CHANNELS": beside,
         "POSITIONS": positions,
         "ACC": tl.float64 if wide else tl.float32,
-        "PDL": overlaps,
         "num_warps": WARPS,
-        **({"launch_pdl": True} if overlaps else {}),
+        **waiting(),
     }
     main = Launch(_bias_kernel, (blocks * parts,), arguments)
     return BiasPlan(

@@ -11,11 +11,11 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._conv.filters import UNSPECIALIZED, softmax_terms
-from warpcall_kernels.op.launch import Launch, multiprocessors, overlaps_launches
+from warpcall_kernels.op.launch import Launch, multiprocessors, waiting
 
 SUMS = 4096  # that a program loads at once
 MOST_TAPS = 32  # of a program
-# Least taps of a program, where programs are fewer than multiprocessors: two sectors of each part.
+# Least taps of a program, where programs are fewer than multiprocessors: it reads 16 or 32 bytes of each part.
 LEAST_TAPS = 4
 MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
@@ -92,7 +92,6 @@ def plan_reduce(
         block = min(block, MOST_TAPS)
         while block > LEAST_TAPS and heads * triton.cdiv(taps, block) < multiprocessors():
             block //= 2
-    overlaps = overlaps_launches()
     arguments: dict[str, Any] = {
         "taps": taps,
         "parts": parts,
@@ -102,8 +101,7 @@ def plan_reduce(
         "TAPS": block,
         "AT_ONCE": min(SUMS // block, triton.next_power_of_2(parts)),
         "ACC": tl.float64 if wide else tl.float32,
-        "PDL": overlaps,
         "EARLY": early,
-        **({"launch_pdl": True} if overlaps else {}),
+        **waiting(),
     }
     return Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)

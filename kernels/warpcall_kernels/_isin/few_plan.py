@@ -19,7 +19,7 @@ from warpcall_kernels._isin.shared import (
     shared_kernel,
 )
 from warpcall_kernels._isin.table import Kind, SetPlan, factor_of, key_dtype, taken_by
-from warpcall_kernels.op.launch import Launch, multiprocessors, overlaps_launches, shared_bytes
+from warpcall_kernels.op.launch import Launch, multiprocessors, shared_bytes, waiting
 
 # Times are from an H100 unless a comment names an H200.
 
@@ -105,14 +105,12 @@ def plan_compare(call: Mapping[str, Any], words: Sequence[Any]) -> Launch:
 def plan_mark(call: Mapping[str, Any], words: Sequence[Any]) -> SetPlan:
     """The launches of MARK. Arguments are as for `plan_compare`."""
     m, n, size = call["m"], call["n"], call["COMMON"].primitive_bitwidth // 8
-    overlaps = overlaps_launches()
     block = 32 * MARK_WARPS * min(MARKED_BYTES // size, MOST_OF_THREAD)
     blocks = triton.cdiv(triton.cdiv(n, block), MARK_PROGRAMS * multiprocessors())
-    arguments = {**call, "ELEMENTS": triton.next_power_of_2(m), "PDL": overlaps}
+    waits = waiting()
+    arguments = {**call, "ELEMENTS": triton.next_power_of_2(m), "PDL": waits["PDL"]}
     none = Launch(not_found_kernel, (1,), {**taken_by(not_found_kernel, arguments), "num_warps": 1})
-    arguments |= {"blocks": blocks, "BLOCK": block, "num_warps": MARK_WARPS}
-    if overlaps:
-        arguments["launch_pdl"] = True
+    arguments |= {**waits, "blocks": blocks, "BLOCK": block, "num_warps": MARK_WARPS}
     grid = (triton.cdiv(n, block * blocks),)
     mark = Launch(mark_kernel, grid, arguments, (*words, None), Variant.MARK)
     return SetPlan(0, torch.int32, ((none, "o"), (mark, "xto")))

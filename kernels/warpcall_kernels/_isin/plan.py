@@ -66,7 +66,7 @@ from warpcall_kernels._isin.table import (
 )
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
-from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launches
+from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, waiting
 
 # The constants were measured on an H200 or H100 (compute capability 9.0, 132 multiprocessors).
 # Every other GPU uses them, too, and may lose speed by it, never correctness. Times are from an
@@ -223,7 +223,7 @@ def launches(
         table = Table.of(common, n)
         kept = CandidateSet.of(table, m)
         prepare = _prepare(table, common, kept.ranges, n, words[1], RANGES)
-        shared = {**_shared(table, common), **_waiting()}
+        shared = {**_shared(table, common), **waiting()}
         return plan_filtered(call, table, kept, shared, prepare, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m), common, m, n, invert, words)
@@ -293,8 +293,8 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     shared = _shared(table, common)
     in_bits = table.kind is Kind.BITMAP
     overlapping = OVERLAPPING_IN_BITS if in_bits else OVERLAPPING
-    waiting = _waiting()
-    overlapped = {**waiting, "EARLY": waiting["PDL"] and n <= overlapping}
+    waits = waiting()
+    overlapped = {**waits, "EARLY": waits["PDL"] and n <= overlapping}
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     build: dict[str, Any] = {**shared, "n": n}
     probe: dict[str, Any] = {**shared, "m": m, "INVERT": invert}
@@ -316,14 +316,6 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
     steps.append((_over(m, probe_kernel, probe, (words[0], None, None), probe["BLOCKS"]), "xwo"))
     return SetPlan(table.words + 2 * programs, table.word, tuple(steps))
-
-
-def _waiting() -> dict[str, bool]:
-    """The arguments of a launch that waits for the one before it itself, where a device can do that.
-
-    It begins when all programs of that one have ended, or have asked for it (EARLY).
-    """
-    return {"PDL": True, "launch_pdl": True} if overlaps_launches() else {"PDL": False}
 
 
 def _ranged(table: Table, n: int) -> int:
@@ -374,9 +366,9 @@ def _reversed(
     # Behind the header are a filter with a byte for each slot, or a bitmap of the elements; ranges; and the set.
     zeroed = HEADER + (table.slots if two else table.slots // table.itemsize)
     members = zeroed + 2 * programs
-    waiting = _waiting()
-    early = waiting["PDL"] and m <= OVERLAPPING_ADDED
-    shared: dict[str, Any] = {**_shared(table, common), **waiting, "EARLY": early}
+    waits = waiting()
+    early = waits["PDL"] and m <= OVERLAPPING_ADDED
+    shared: dict[str, Any] = {**_shared(table, common), **waits, "EARLY": early}
     shared |= {"TWO_BITMAPS": two, "members": members, "INVERT": invert}
     shared["bloom_words"] = table.slots // BLOOM_WORD
     shape = _shape(RANGED_BLOCKS, ranged * table.itemsize) if ranged else _shape(ADDED, m)

@@ -76,7 +76,7 @@ class Call(NamedTuple):
     @property
     def negative(self) -> bool:
         """Whether the scale could be folded if positions had the other sign."""
-        return self._replace(scale=-self.scale).folded
+        return FOLDED_SCALES[0] <= -self.scale <= FOLDED_SCALES[1]
 
     @property
     def is_whole(self) -> bool:

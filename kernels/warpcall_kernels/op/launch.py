@@ -96,6 +96,14 @@ def overlaps_launches() -> bool:
     return all(10 * major + minor >= PDL_CAPABILITY for major, minor in capabilities)
 
 
+def waiting() -> dict[str, bool]:
+    """The arguments of a launch that waits for the one before it itself, where a device can do that.
+
+    It begins when all programs of that one have ended, or have asked for it.
+    """
+    return {"PDL": True, "launch_pdl": True} if overlaps_launches() else {"PDL": False}
+
+
 def end_failed_capture(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
     """Undo what the capture of a CUDA graph that failed has left in torch.
 
