@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from warpcall.jobs import COMPLETED, JobInfo, JobOutcome
 from warpcall.jobs.results import NOT_ON_GPU, Measurement, can_conclude
@@ -57,6 +57,21 @@ class Row(NamedTuple):
     ratio: float | None
     verdict: str | None
     has_interval: bool  # of its ratio
+
+
+class Tally(TypedDict):
+    """How often a job found what of an implementation against another one, case by case.
+
+    Attributes:
+        counts: cases by what they count as, see `counted`.
+        log_sum, ratios: the sum of the logarithms of the known ratios, and how many these are.
+    """
+
+    implementation: str
+    against: str
+    counts: dict[str, int]
+    log_sum: float
+    ratios: int
 
 
 def pairs_of(implementations: Sequence[str]) -> list[tuple[str, str]]:
@@ -110,21 +125,44 @@ def outcomes_of(
     implementations: Sequence[str], cases: Iterable[Mapping[str, Row]]
 ) -> list[JobOutcome]:
     """How the implementation that a job is about did against each other one."""
-    known = [rows for rows in cases if rows]
-    found = []
-    for name, against in pairs_of(implementations):
-        counts: dict[str, int] = {}
-        logs = []
-        for rows in known:
-            if name in rows:
-                kind, ratio = counted(rows, implementations[0], name, against)
-                counts[kind] = counts.get(kind, 0) + 1
-                logs += [math.log(ratio)] if ratio else []
-        typical = math.exp(math.fsum(logs) / len(logs)) if logs else None
-        found.append(
-            JobOutcome(implementation=name, against=against, counts=counts, typical=typical)
-        )
-    return [one for one in found if one.counts]
+    tallies = no_cases(implementations)
+    for rows in cases:
+        add_case(tallies, implementations[0], rows)
+    return [found for one in tallies if (found := outcome_of(one)).counts]
+
+
+def no_cases(implementations: Sequence[str]) -> list[Tally]:
+    """Tallies of what a job compares, before its first case."""
+    return [
+        {"implementation": name, "against": against, "counts": {}, "log_sum": 0.0, "ratios": 0}
+        for name, against in pairs_of(implementations)
+    ]
+
+
+def add_case(tallies: Iterable[Tally], first: str, rows: Mapping[str, Row]) -> None:
+    """Count a case in each tally whose implementation has a row.
+
+    Args:
+        first: as for `counted`.
+        rows: of the case, by implementation.
+    """
+    for one in tallies:
+        if one["implementation"] in rows:
+            kind, ratio = counted(rows, first, one["implementation"], one["against"])
+            one["counts"][kind] = one["counts"].get(kind, 0) + 1
+            if ratio:
+                one["log_sum"] += math.log(ratio)
+                one["ratios"] += 1
+
+
+def outcome_of(tally: Tally) -> JobOutcome:
+    """The outcome of the cases that were counted; its typical ratio is the geometric mean."""
+    return JobOutcome(
+        implementation=tally["implementation"],
+        against=tally["against"],
+        counts=tally["counts"],
+        typical=math.exp(tally["log_sum"] / tally["ratios"]) if tally["ratios"] else None,
+    )
 
 
 def outcomes_of_rows(

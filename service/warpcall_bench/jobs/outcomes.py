@@ -4,12 +4,11 @@ lists read it with their rows."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from warpcall.jobs import JobOutcome
-from warpcall.jobs.outcomes import Row, counted, main_outcome, pairs_of
+from warpcall.jobs import JobOutcome, outcomes
+from warpcall.jobs.outcomes import Row
 from warpcall_bench.jobs.tables import Job
 
 
@@ -24,17 +23,8 @@ def add_case(job: Job, result: Mapping[str, Any]) -> None:
         one["name"]: row_of(one["status"], one["median_us"], one["tags"], one["relative"])
         for one in result["implementations"]
     }
-    kept = json.loads(job.outcomes or "[]") or [
-        {"implementation": name, "against": against, "counts": {}, "log_sum": 0.0, "ratios": 0}
-        for name, against in pairs_of(names)
-    ]
-    for one in kept:
-        if one["implementation"] in rows:
-            kind, ratio = counted(rows, names[0], one["implementation"], one["against"])
-            one["counts"][kind] = one["counts"].get(kind, 0) + 1
-            if ratio:
-                one["log_sum"] += math.log(ratio)
-                one["ratios"] += 1
+    kept = json.loads(job.outcomes or "[]") or outcomes.no_cases(names)
+    outcomes.add_case(kept, names[0], rows)
     job.outcomes = json.dumps(kept, separators=(",", ":"))
 
 
@@ -57,14 +47,6 @@ def row_of(
 def outcome_of(job: Job) -> JobOutcome | None:
     """The outcome that lists show; None if not all of the measured cases were counted, because an
     older server measured some."""
-    found = [
-        JobOutcome(
-            implementation=one["implementation"],
-            against=one["against"],
-            counts=one["counts"],
-            typical=math.exp(one["log_sum"] / one["ratios"]) if one["ratios"] else None,
-        )
-        for one in json.loads(job.outcomes or "[]")
-    ]
+    found = map(outcomes.outcome_of, json.loads(job.outcomes or "[]"))
     whole = [one for one in found if one.cases == job.cases_done and one.cases]
-    return main_outcome(whole)
+    return outcomes.main_outcome(whole)
