@@ -13,7 +13,7 @@ from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax import constants
 from warpcall_kernels._softmax.forward_long import SUMS, part_of_row
-from warpcall_kernels.op.launch import layout_key
+from warpcall_kernels.op.launch import Launch, layout_key
 
 
 def rows_of(layout: str, columns: int, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -22,6 +22,13 @@ def rows_of(layout: str, columns: int, dtype: torch.dtype, device: str) -> torch
     if layout == "strided":
         return x[:, 1::2][:, :columns]
     return x[:, :columns] if layout == "apart" else x[:, 1 : 1 + columns]
+
+
+def planned(
+    x: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor | None, scale: float = 1.0
+) -> Launch | None:
+    keys = [None if t is None else layout_key(t) for t in (x, mask, lengths)]
+    return forward._plan(*keys, scale, False)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +53,7 @@ def test_few_long_rows_that_are_not_read_by_16_bytes_are_shared_in_two_launches(
 
     out = forward.masked_softmax(x, mask, lengths)
 
-    keys = [None if t is None else layout_key(t) for t in (x, mask, lengths)]
-    launch = forward._plan(*keys, 1.0, False)
+    launch = planned(x, mask, lengths)
     assert launch is not None
     assert launch.variant == "long"
     assert launch.then is not None
@@ -165,8 +171,7 @@ def test_rows_with_a_negative_scale_are_shared_in_one_launch(
 
     out = forward.masked_softmax(x, mask, lengths, -2.0)
 
-    keys = [None if t is None else layout_key(t) for t in (x, mask, lengths)]
-    launch = forward._plan(*keys, -2.0, False)
+    launch = planned(x, mask, lengths, -2.0)
     assert launch is not None
     assert launch.variant == "split"
     assert_right(forward.OP, {"x": x, "mask": mask, "lengths": lengths}, {"scale": -2.0}, out)

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ import triton
 from tests.service.worker.lane_calls import answers_to, check_many_calls, message, problem_of
 from tests.waiting import until
 from warpcall_service.devices.compilations import Compilations
-from warpcall_service.devices.device import Times
+from warpcall_service.devices.device import Device, Times
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
 from warpcall_service.lanes.status import Timing
 from warpcall_service.processes.lone_calls import CPUS
@@ -72,6 +72,25 @@ class LateDevice:
         return False
 
 
+def loop_on(
+    theirs: socket.socket,
+    device: Device,
+    compiled_s: Callable[[], float] = lambda: 0.0,
+    spin_s: float | None = None,
+) -> CallLoop:
+    """A loop on a device that needs no work."""
+    return CallLoop(
+        theirs,
+        device,
+        lambda message: None,  # type: ignore[arg-type, return-value]
+        lambda numbers: None,
+        problem_of,
+        threading.Lock(),
+        compiled_s,
+        spin_s,
+    )
+
+
 @pytest.mark.parametrize("in_packet", [1, 2, 9, 100])
 def test_calls_under_way_are_answered_in_order_each_with_its_own_times(in_packet: int) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,15 +98,7 @@ def test_calls_under_way_are_answered_in_order_each_with_its_own_times(in_packet
     numbers = range(1, 2 * MOST_UNDER_WAY + 6)
     calls = [CALL.pack(n, n, 0, time.monotonic() + 60, 0) for n in numbers]
     device = LateDevice()
-    loop = CallLoop(
-        theirs,
-        device,
-        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
-        lambda numbers: None,
-        problem_of,
-        threading.Lock(),
-        lambda: 0.0,
-    )
+    loop = loop_on(theirs, device)
     running = threading.Thread(target=loop.run)
     found: list[tuple[int, float]] = []
 
@@ -155,16 +166,7 @@ def running_loop(h2d_ms: float, spin_s: float) -> Iterator[tuple[socket.socket, 
     """A loop that runs in a thread on a CopyingDevice: the server's end of its socket, and its own."""
     ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs = CountedSocket(fileno=other.detach())
-    loop = CallLoop(
-        theirs,
-        CopyingDevice(h2d_ms),
-        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
-        lambda numbers: None,
-        problem_of,
-        threading.Lock(),
-        lambda: 0.0,
-        spin_s,
-    )
+    loop = loop_on(theirs, CopyingDevice(h2d_ms), spin_s=spin_s)
     running = threading.Thread(target=loop.run)
     ours.settimeout(20)
     with ours, theirs:
@@ -260,15 +262,7 @@ def test_an_answer_says_how_long_its_own_call_compiled() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(20)
     compilations = Compilations()
-    loop = CallLoop(
-        theirs,
-        CompilingDevice(compilations),
-        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
-        lambda numbers: None,
-        problem_of,
-        threading.Lock(),
-        lambda: compilations.seconds,
-    )
+    loop = loop_on(theirs, CompilingDevice(compilations), lambda: compilations.seconds)
     running = threading.Thread(target=loop.run)
     compile_ms: list[float] = []
 
