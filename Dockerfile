@@ -93,6 +93,7 @@ ENV PATH=/usr/lib/warpcall/bin:$PATH \
     PYTHONSAFEPATH=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     WARPCALL_HOST=0.0.0.0 \
+    WARPCALL_DIAGNOSE=true \
     WARPCALL_DATA_DIR=/var/lib/warpcall
 WORKDIR /var/lib/warpcall
 USER 10001:10001

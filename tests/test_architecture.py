@@ -29,6 +29,7 @@ MAY_IMPORT = {
 # the core. A module imports only what stands before it.
 CORE = (
     "text",
+    "findings",
     "server_settings",
     "settings",
     "identity",
@@ -45,6 +46,7 @@ CORE = (
     "devices",
     "worker",
     "auth",
+    "doctor",
     "calls",
     "oip",
     "api",
@@ -87,6 +89,7 @@ INTERFACE = {
     "auth.users",
     "devices.tensors",
     "extension",
+    "findings",
     "formats.form",
     "formats.media_types",
     "formats.npy",

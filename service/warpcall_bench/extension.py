@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import typer
 
     from warpcall_bench.settings import BenchSettings
+    from warpcall_service.findings import Finding
+    from warpcall_service.settings import Settings
 
 CHECKS = "warpcall_bench.programs.job_check"
 
@@ -33,6 +35,13 @@ def add_commands(commands: typer.Typer) -> None:
     from warpcall_bench.jobs.drain import drain
 
     commands.command("drain")(drain)
+
+
+def checks(settings: Settings) -> list[Finding]:
+    """What the command `doctor` says of the sandbox."""
+    from warpcall_bench.runs.findings import check_sandbox
+
+    return check_sandbox(settings)
 
 
 def preload() -> None:
@@ -70,6 +79,7 @@ EXTENSION = Extension(
         "compare": f"{CHECKS}:compare_jobs",
     },
     add_commands=add_commands,
+    checks=checks,
     preload=preload,
     running=running,
 )

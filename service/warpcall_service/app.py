@@ -20,6 +20,7 @@ from warpcall_service.calls.tensor_calls import TensorCalls
 from warpcall_service.calls.tensor_nodes import TensorNodes
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
+from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.extension import Parts
 from warpcall_service.gateway import Gateway
 from warpcall_service.http.access_log import Answered, log_request
@@ -46,6 +47,7 @@ def create_app(
     membership: Membership,
     parts: Parts,
     stopping: Callable[[], bool],
+    live: LiveChecks,
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
 
@@ -54,6 +56,7 @@ def create_app(
         membership: knows the servers that share the database.
         parts: what the extension adds.
         stopping: returns whether the server is stopping; /readyz is then 503.
+        live: the checks that /readyz names.
     """
     limits = Limits(settings)
     tensors = TensorRegistry(settings, engine, TensorNodes(membership))
@@ -102,7 +105,7 @@ def create_app(
         *parts.routers,
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
-        health.health(engine, metrics, account_sync, parts.uploads, stopping),
+        health.health(engine, metrics, account_sync, parts.uploads, stopping, live),
         oip_routes.routes(
             settings,
             engine,

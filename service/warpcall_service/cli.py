@@ -38,12 +38,14 @@ class Commands(TyperGroup):
         if not self.commands:
             with quick_imports():
                 from warpcall_service.auth import admin_cli
+                from warpcall_service.doctor.command import doctor
                 from warpcall_service.extension import load
                 from warpcall_service.worker import warmup
 
                 found = load()
             commands = typer.Typer(rich_markup_mode=None)
             admin_cli.add_commands(commands)
+            commands.command("doctor")(doctor)
             commands.command("warm")(warmup.warm)
             if found is not None:
                 found.add_commands(commands)
@@ -159,7 +161,16 @@ def run(
             serve(settings)
     except (SettingsError, ServerError) as error:
         logs.write(f"warpcall-server: {error}")
+        if isinstance(error, ServerError) and settings.diagnose:
+            _diagnose(settings)
         raise typer.Exit(2) from None
+
+
+def _diagnose(settings: Settings) -> None:
+    """Say what else is wrong, as a container that cannot start is gone when one could look."""
+    from warpcall_service.doctor.command import report
+
+    report(settings, logs.write)
 
 
 def _supervise(settings: Settings, given: dict[str, Any], quiet: bool, json_lines: bool) -> bool:

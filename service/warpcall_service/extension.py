@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from warpcall.errors import Problem
     from warpcall.nodes import Node, NodeList
     from warpcall.wire import TensorInfo
+    from warpcall_service.findings import Finding
     from warpcall_service.formats.params import Params
     from warpcall_service.http.exchange import Exchange
     from warpcall_service.lanes.activity import Activity
@@ -99,6 +100,12 @@ class Nodes(Protocol):
     def open_lanes(self) -> int: ...
 
 
+class Checks(Protocol):
+    """The checks of this server; implemented by `doctor.live.LiveChecks`."""
+
+    async def findings(self) -> list[Finding]: ...
+
+
 @dataclass(frozen=True)
 class Core:
     """What a running server offers its extension.
@@ -115,6 +122,7 @@ class Core:
     accounts: Accounts
     nodes: Nodes
     stopping: Callable[[], bool]
+    checks: Checks
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,7 @@ class Extension:
         plan_requests: the requests that the planning thread of a worker answers for the extension:
             by name the function as `module:function`, which gets the request and the device's name.
         add_commands: adds commands to `warpcall-server`.
+        checks: finds for `warpcall-server doctor` whether this machine has what the extension needs.
         preload: loads, in a thread, what the first requests would wait for.
         running: starts the extension, and stops it in the end.
     """
@@ -164,6 +173,7 @@ class Extension:
     public_folders: tuple[str, ...]
     plan_requests: Mapping[str, str]
     add_commands: Callable[[typer.Typer], None]
+    checks: Callable[[Settings], list[Finding]]
     preload: Callable[[], None]
     running: Callable[[Core], AbstractAsyncContextManager[Parts]]
 

@@ -115,10 +115,11 @@ async def _start(settings: Settings, engine: LocalEngine, parts: list[Any]) -> N
 
 def _load(settings: Settings) -> tuple[Any, Any, Any, Any]:
     with quick_imports():
+        from warpcall_service.auth import access
         from warpcall_service.startup import serving
 
     # Here, because the worker processes take longer than this thread.
     extension = serving.load_extension(settings)
     store, keys = serving.open_store(settings)
-    serving.check_access(settings, keys)
+    access.check_access(settings, keys)
     return serving, extension, store, keys

@@ -147,6 +147,13 @@ class ServerSettings(BaseSettings):
         ),
     )
 
+    diagnose: bool = Field(
+        False,
+        description=(
+            "If the server cannot start, also log what `warpcall-server doctor` finds wrong. The image "
+            "sets it."
+        ),
+    )
     calls_only: bool = Field(
         False,
         description=(

@@ -32,12 +32,14 @@ READY = {
     "reasons": [],
     "uploads": "off",
     "lanes": [{**LANE, "state": "ready", "device": "cuda:0 (NVIDIA H200)"}],
+    "checks": [{"name": "devices", "state": "ok"}],
 }
 NOT_READY = {
     "status": "unready",
     "reasons": ["no lane is ready"],
     "uploads": "off",
     "lanes": [{**LANE, "state": "starting", "reason": "imports torch"}],
+    "checks": [{"name": "devices", "state": "failed"}],
 }
 ANSWER_HEADERS = {
     "X-Request-Id": "r9",

@@ -213,6 +213,7 @@ HEALTH = {
     "reasons": [EVIL],
     "uploads": EVIL,
     "lanes": [{**LANE, **dict.fromkeys(("name", "state", "device", "reason"), EVIL)}],
+    "checks": [{"name": EVIL, "state": EVIL}],
 }
 
 

@@ -17,6 +17,8 @@ def test_it_does_not_serve_others_without_keys(engine: Engine) -> None:
 
     assert done.returncode == 2
     assert "no API keys exist to tell them apart" in done.stderr
+    assert "warpcall-server doctor:\n" in done.stderr
+    assert "\nfailed   keys " in done.stderr
 
 
 def test_it_says_what_it_is(engine: Engine) -> None:

@@ -19,6 +19,7 @@ from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.calls.values import ValueCalls
+from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.extension import Core
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
@@ -61,11 +62,12 @@ async def services(folder: Path) -> AsyncIterator[Application]:
     identity = ServerIdentity.of(settings)
     membership = Membership(engine, store, identity, "http://127.0.0.1:8000", lambda: False)
     calls = ValueCalls(settings, engine)
+    live = LiveChecks(settings, engine, store, account_sync, lambda: "off")
     platform = Services(
-        Core(settings, engine, calls, store, account_sync, membership, lambda: False)
+        Core(settings, engine, calls, store, account_sync, membership, lambda: False, live)
     )
     gateway = create_app(
-        settings, engine, account_sync, membership, platform.parts(), lambda: False
+        settings, engine, account_sync, membership, platform.parts(), lambda: False, live
     )
     app = gateway._app
     assert isinstance(app, FastAPI)

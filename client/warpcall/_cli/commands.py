@@ -241,6 +241,7 @@ def _print_health(report: Health) -> None:
     lines = [report.status]
     lines += [f"  {reason}" for reason in report.reasons]
     lines += [f"{one.name}: {one.state}, {one.device or 'no device yet'}" for one in report.lanes]
+    lines += [f"{one.name}: {one.state}" for one in report.checks if one.state != "ok"]
     write_lines(*lines)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warpcall._extras.tables import table_of_objects
 from warpcall.jobs import Payload
@@ -30,6 +30,16 @@ class Lane(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Check(Payload):
+    """A check of the running server. `warpcall-server doctor` and administrators see what it found."""
+
+    name: str
+    """"devices", "bubblewrap", "database", "shared-memory", "clock", "disk", "tls" or "keys"."""
+    state: str
+    """"ok", "warning" if the server works and its operator should look at it, or "failed"."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Health(Payload):
     """Whether calls can run now."""
 
@@ -42,6 +52,8 @@ class Health(Payload):
     of uploaded code cannot be used."""
     lanes: list[Lane]
     """Its devices; empty while the server starts."""
+    checks: list[Check] = field(default_factory=list)
+    """Its checks, whose findings may be 30 s old; empty from older servers."""
 
     def _repr_html_(self) -> str:
         about = "; ".join((self.status, *self.reasons))

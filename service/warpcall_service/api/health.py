@@ -8,9 +8,10 @@ from dataclasses import fields
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
-from warpcall.health import Health, Lane
+from warpcall.health import Check, Health, Lane
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.sync import AccountSync
+from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import needs
@@ -33,11 +34,13 @@ def health(
     account_sync: AccountSync,
     uploads: Callable[[], str],
     stopping: Callable[[], bool],
+    live: LiveChecks,
 ) -> APIRouter:
     """The routes of probes, and the metrics.
 
     Args:
         uploads: returns whether uploaded code can run.
+        live: the checks of a running server.
     """
     router = APIRouter(tags=["health"])
 
@@ -64,6 +67,7 @@ def health(
             status="ready" if ready else "unready",
             reasons=reasons,
             uploads=uploads(),
+            checks=[Check(name=one.name, state=one.state) for one in await live.findings()],
             lanes=[Lane(**{name: getattr(lane, name) for name in SHOWN}) for lane in lanes],
         )
         return Response(to_json(found), 200 if ready else 503, media_type=JSON)

@@ -98,6 +98,11 @@ class AccountSync:
         closing.start()
         closing.join(LAST_SAVE_S)
 
+    @property
+    def keys(self) -> Snapshot:
+        """The keys and sessions that were read last."""
+        return self._keys
+
     async def change(self, function: Callable[[Session], T]) -> T:
         """Change users, keys or sessions in one transaction, and let this server use it at once.
 

@@ -10,6 +10,7 @@ from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.calls.values import ValueCalls
+from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.extension import Core, Extension, Parts
 from warpcall_service.gateway import Gateway
 from warpcall_service.lanes.engine import LocalEngine
@@ -62,19 +63,21 @@ async def application(
     account_sync = AccountSync(store, keys, settings.keys_max_age_s, *_folders(extension))
     membership = Membership(engine, store, identity, url, stopping, supervised=supervised)
     calls = ValueCalls(settings, engine)
-    core = Core(settings, engine, calls, store, account_sync, membership, stopping)
+    parts = Parts()
+    live = LiveChecks(settings, engine, store, account_sync, lambda: parts.uploads())
+    core = Core(settings, engine, calls, store, account_sync, membership, stopping, live)
     async with AsyncExitStack() as stops:
         stops.push_async_callback(account_sync.stop)
         stops.push_async_callback(engine.stop)
         account_sync.start()
         stops.push_async_callback(membership.stop)
         await membership.start()
-        parts = Parts()
+        stops.callback(live.close)
         if extension is None:
             stops.callback(identity.release)
         else:  # it releases the identity when no process of a job is left
             parts = await stops.enter_async_context(extension.running(core))
-        gateway = create_app(settings, engine, account_sync, membership, parts, stopping)
+        gateway = create_app(settings, engine, account_sync, membership, parts, stopping, live)
         yield Application(gateway, account_sync, membership)
 
 

@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import socket
-import ssl
 import sys
 
 import uvicorn
@@ -122,44 +121,6 @@ def open_store(settings: Settings) -> tuple[Store, Snapshot]:
     except StoreError as error:
         raise ServerError(error.reason) from None
     return store, keys
-
-
-def check_access(settings: Settings, keys: Snapshot) -> None:
-    """Refuse to start without keys where they are needed, or with an unusable certificate."""
-    if settings.require_keys and not keys.keys:
-        raise ServerError(
-            "WARPCALL_REQUIRE_KEYS is set and the database has no API key; make one "
-            "(warpcall-server users add NAME, then keys create NAME), or restore the database "
-            "from its backup"
-        )
-    others = _way_of_others(settings)
-    if others and not (settings.insecure or keys.keys):
-        raise ServerError(
-            f"{others} and no API keys exist to tell them apart; make one (warpcall-server users "
-            "add NAME, then keys create NAME), serve 127.0.0.1 without a proxy, or set "
-            "WARPCALL_INSECURE=true (--insecure) where the network is trusted"
-        )
-    if settings.tls_cert is not None:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                settings.tls_cert, settings.tls_key
-            )
-        except (OSError, ssl.SSLError) as error:
-            files = f"{settings.tls_cert} and {settings.tls_key or 'no other file'}"
-            raise ServerError(
-                f"WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: {files}: {error.strerror or error}"
-            ) from None
-
-
-def _way_of_others(settings: Settings) -> str:
-    """How programs on other machines reach the server; empty if they do not."""
-    if not settings.is_local:
-        return f"{settings.host} can be reached by others"
-    if settings.trusted_proxies != "none":
-        return "WARPCALL_TRUSTED_PROXIES names a proxy, through which others reach the server,"
-    if settings.root_path:
-        return "WARPCALL_ROOT_PATH says that others reach the server through a proxy,"
-    return ""
 
 
 def _next_steps(url: str, needs_key: bool, has_pages: bool) -> list[str]:

@@ -152,7 +152,7 @@ class Store:
             StoreError: the database cannot be written, or has a schema that this server does not
                 know.
         """
-        if self.exists and not self._behind(self.revision()):
+        if self.exists and not self.needs_migration():
             return False
         if self.path is not None:
             self._make(self.path)
@@ -198,12 +198,13 @@ class Store:
         """Close the connections."""
         self._engine.dispose()
 
-    def _behind(self, revision: str | None) -> bool:
-        """Whether the schema must be updated.
+    def needs_migration(self) -> bool:
+        """Whether the schema of the database, which exists, must be made or updated.
 
         Raises:
-            StoreError: this server does not know the schema.
+            StoreError: the database cannot be read, or this server does not know its schema.
         """
+        revision = self.revision()
         known = sorted(file.name[1:5] for file in REVISIONS.glob("v*.py"))
         if revision is not None and revision < known[0]:
             raise StoreError(

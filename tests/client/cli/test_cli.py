@@ -189,7 +189,9 @@ def test_health_of_a_starting_server_gives_reasons_and_fails(
         result, as_json = warpcall("health"), warpcall("health", "--json")
 
     assert result.code == 1
-    assert result.out == "unready\n  no lane is ready\ncuda:0: starting, no device yet\n"
+    assert result.out == (
+        "unready\n  no lane is ready\ncuda:0: starting, no device yet\ndevices: failed\n"
+    )
     assert (as_json.code, json.loads(as_json.out)) == (1, NOT_READY)
 
 

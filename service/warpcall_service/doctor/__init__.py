@@ -1,0 +1,1 @@
+"""Checks whether a server can run here: the command `doctor`, and what /readyz names."""

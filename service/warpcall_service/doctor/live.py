@@ -1,0 +1,110 @@
+"""The checks of a running server: /readyz names them and their states."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from warpcall_service.auth.sync import AccountSync
+from warpcall_service.doctor import checks
+from warpcall_service.findings import Finding
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.settings import Settings
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.threads import StoreThreads
+
+KEPT_S = 30.0  # how long findings about files and the database are kept
+WAIT_S = 1.0  # for which a request waits for new ones
+DEADLINE_S = (
+    20.0  # of all checks together: a disk that hangs must not hold back the others' answers
+)
+
+log = logging.getLogger("warpcall.doctor")
+
+
+class LiveChecks:
+    """Runs those checks of `doctor` that say something of a server which runs.
+
+    Files and the database are looked at in a thread, as their disks may hang, and at most once in
+    KEPT_S, as everyone may ask.
+
+    Args:
+        uploads: returns whether uploaded code can run.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: LocalEngine,
+        store: Store,
+        accounts: AccountSync,
+        uploads: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._store = store
+        self._accounts = accounts
+        self._uploads = uploads
+        self._threads = StoreThreads(store, 1)
+        self._found: list[Finding] = []
+        self._checked_at = float("-inf")
+        self._checking: asyncio.Task[None] | None = None
+
+    async def findings(self) -> list[Finding]:
+        """All findings. Those about files and the database may be KEPT_S old."""
+        stale = time.monotonic() > self._checked_at + KEPT_S
+        if stale and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check())
+        if self._checking is not None and not self._checking.done():
+            await asyncio.wait((self._checking,), timeout=WAIT_S)
+        return [self._devices(), self._sandbox(), self._database(), *self._found]
+
+    def close(self) -> None:
+        """End the thread, unless it is blocked."""
+        self._threads.close()
+
+    async def _check(self) -> None:
+        try:
+            self._found = await self._threads.call(self._look, DEADLINE_S)
+        except StoreError:
+            text = f"files and the database could not be checked within {DEADLINE_S:g} s"
+            self._found = [Finding("disk", "failed", text, "look at the disk of the data folder")]
+        except Exception:
+            log.exception("the checks of the running server failed")
+        self._checked_at = time.monotonic()
+
+    def _look(self) -> list[Finding]:
+        settings = self._settings
+        return [
+            checks.check_shared_memory(settings),
+            checks.check_clock(self._store),
+            checks.check_disk(settings),
+            checks.check_tls(settings),
+            checks.check_roles(settings, self._accounts.keys),
+        ]
+
+    def _devices(self) -> Finding:
+        lanes = self._engine.status()
+        bad = [
+            f"{lane.name}: {lane.state}, {lane.reason}" for lane in lanes if lane.state != "ready"
+        ]
+        if not bad:
+            return Finding("devices", "ok", ", ".join(lane.device for lane in lanes))
+        advice = "docs/failures.md says what to do for each state of a device"
+        some = len(bad) < len(lanes)
+        return Finding("devices", "warning" if some else "failed", "; ".join(bad), advice)
+
+    def _sandbox(self) -> Finding:
+        uploads = self._uploads()
+        if uploads.startswith("unavailable:"):
+            advice = "docs/settings.md, Uploaded code, says what forbids it and what to do"
+            return Finding("bubblewrap", "failed", uploads, advice)
+        return Finding("bubblewrap", "ok", f"uploads are {uploads}")
+
+    def _database(self) -> Finding:
+        if why := self._accounts.reasons():
+            advice = "docs/failures.md says what to do for each cause"
+            return Finding("database", "failed", "; ".join(why), advice)
+        return Finding("database", "ok", self._store.label)
