@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import sqlalchemy as sa
 
 from demo.server import running_server
-from warpcall_bench.jobs import lifecycle
+from warpcall_bench.jobs import measurements
 from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobTag, Measurement
 from warpcall_service.store.database import Store
 from warpcall_service.store.times import now_ms
@@ -169,7 +169,7 @@ def measurement(
         "job_number": number,
         "position": position,
         "implementation": implementation,
-        "series_sha256": lifecycle.series(op, implementation, key),
+        "series_sha256": measurements.series(op, implementation, key),
         "environment": "a machine",
         "finished_ms": now_ms(),
         "status": "ok",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,6 @@ from tests.client.job_answers import JOB
 from warpcall._jobs.parse import parse
 from warpcall.jobs import JobInfo, JobOutcome
 from warpcall.jobs.outcomes import (
-    Row,
     chip_of,
     conclusive,
     main_outcome,
@@ -19,6 +20,7 @@ from warpcall.jobs.outcomes import (
     sentence,
     why_undecided,
 )
+from warpcall.jobs.results import Measurement
 
 MINE = "ann/my_swiglu@3f2a91c0"
 
@@ -31,8 +33,19 @@ def row(
     us: float | None = 2.0,
     tags: tuple[str, ...] = (),
     has_interval: bool = True,
-) -> Row:
-    return Row(status, us, tags, ratio, verdict, has_interval)
+) -> Measurement:
+    bound = ratio if has_interval else None
+    given = {"status": status, "median_us": us, "tags": [*tags], "ratio": ratio, "verdict": verdict}
+    values: dict[str, Any] = dict.fromkeys(Measurement.__dataclass_fields__)
+    return Measurement(**{**values, **given, "ratio_low": bound, "ratio_high": bound})
+
+
+def rows_of(cases: Sequence[Mapping[str, Measurement]]) -> list[Measurement]:
+    return [
+        replace(one, position=position, implementation=name)
+        for position, of_case in enumerate(cases)
+        for name, one in of_case.items()
+    ]
 
 
 def outcome(counts: dict[str, int], typical: float | None = 0.96, against: str = "torch") -> Any:
@@ -67,7 +80,7 @@ def test_verdicts_are_from_the_side_of_the_upload(is_first: bool) -> None:
         for ratio, verdict in given
     ]
 
-    (found,) = outcomes_of(names, cases)
+    (found,) = outcomes_of(names, rows_of(cases))
 
     assert found.counts == {"faster": 1, "undecided": 1, "slower": 1, "same": 1}
     assert found.typical == pytest.approx(0.98**0.25)
@@ -93,8 +106,8 @@ def test_verdicts_are_from_the_side_of_the_upload(is_first: bool) -> None:
         (row(1.0, "undecided"), row(), "undecided"),
     ],
 )
-def test_a_case_counts_once(own: Row, other: Row, kind: str) -> None:
-    (found,) = outcomes_of(["torch", MINE], [{"torch": other, MINE: own}])
+def test_a_case_counts_once(own: Measurement, other: Measurement, kind: str) -> None:
+    (found,) = outcomes_of(["torch", MINE], rows_of([{"torch": other, MINE: own}]))
 
     assert found.counts == {kind: 1}
 
@@ -102,7 +115,7 @@ def test_a_case_counts_once(own: Row, other: Row, kind: str) -> None:
 def test_nothing_is_called_faster_than_the_copy() -> None:
     cases = [{"copy": row(1.25, "slower"), "warpcall": row()}] * 2
 
-    (found,) = outcomes_of(["warpcall", "copy"], cases)
+    (found,) = outcomes_of(["warpcall", "copy"], rows_of(cases))
 
     assert sentence(found) == (
         "warpcall: timed in 2 of 2 cases; it typically reaches 125% of the limit"
@@ -113,7 +126,7 @@ def test_the_outcome_of_lists_is_one_with_a_verdict() -> None:
     shipped = row(tags=("plain torch",))
     cases = [{MINE: row(), "warpcall": shipped, "torch": row(1.1, "slower")}]
 
-    found = outcomes_of([MINE, "warpcall", "torch"], cases)
+    found = outcomes_of([MINE, "warpcall", "torch"], rows_of(cases))
 
     main = main_outcome(found)
     assert main is not None

@@ -21,7 +21,7 @@ from warpcall._cli.tables import (
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobPreview, SubmittedJob
-from warpcall.jobs.outcomes import conclusive, outcomes_of_rows, sentence
+from warpcall.jobs.outcomes import conclusive, outcomes_of, sentence
 from warpcall.jobs.results import Results
 
 
@@ -98,7 +98,7 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
         lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
         write_lines(*lines, f"{job.id} {_end(job, hint)}", *_artefacts(job))
         return
-    about = conclusive(outcomes_of_rows(job.implementations, results.measurements))
+    about = conclusive(outcomes_of(job.implementations, results.measurements))
     ends = [*map(sentence, about), *([] if (page := job.page_url) is None else [page])]
     lines += ends
     if results.measurements:

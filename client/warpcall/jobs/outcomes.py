@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Literal, NamedTuple, TypedDict
 
 from warpcall.jobs import COMPLETED, JobInfo, JobOutcome
@@ -48,17 +49,6 @@ class Chip(NamedTuple):
     level: Level
 
 
-class Row(NamedTuple):
-    """What one implementation took in one case. The last three are to the first one."""
-
-    status: str
-    median_us: float | None
-    tags: Sequence[str]
-    ratio: float | None
-    verdict: str | None
-    has_interval: bool  # of its ratio
-
-
 class Tally(TypedDict):
     """How often a job found what of an implementation against another one, case by case.
 
@@ -88,7 +78,7 @@ def pairs_of(implementations: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def counted(
-    rows: Mapping[str, Row], first: str, name: str, against: str
+    rows: Mapping[str, Measurement], first: str, name: str, against: str
 ) -> tuple[str, float | None]:
     """What a case counts as for `name`, and its time over that of `against`, if this is known.
 
@@ -115,19 +105,22 @@ def counted(
     ratio = 1 / found.ratio if inverted else found.ratio
     if against == LIMIT:
         return TIMED, ratio
-    verdict = found.verdict
+    verdict: str = found.verdict
     if verdict not in DECIDED:
-        verdict = UNDECIDED if found.has_interval else NO_INTERVAL
+        has_interval = None not in (found.ratio_low, found.ratio_high)
+        verdict = UNDECIDED if has_interval else NO_INTERVAL
     return OPPOSITE.get(verdict, verdict) if inverted else verdict, ratio
 
 
-def outcomes_of(
-    implementations: Sequence[str], cases: Iterable[Mapping[str, Row]]
-) -> list[JobOutcome]:
-    """How the implementation that a job is about did against each other one."""
+def outcomes_of(implementations: Sequence[str], rows: Iterable[Measurement]) -> list[JobOutcome]:
+    """How the implementation that a job is about did against each other one.
+
+    Args:
+        rows: of the job, case by case.
+    """
     tallies = no_cases(implementations)
-    for rows in cases:
-        add_case(tallies, implementations[0], rows)
+    for _, of_case in groupby(rows, lambda row: row.position):
+        add_case(tallies, implementations[0], [*of_case])
     return [found for one in tallies if (found := outcome_of(one)).counts]
 
 
@@ -139,16 +132,17 @@ def no_cases(implementations: Sequence[str]) -> list[Tally]:
     ]
 
 
-def add_case(tallies: Iterable[Tally], first: str, rows: Mapping[str, Row]) -> None:
+def add_case(tallies: Iterable[Tally], first: str, rows: Iterable[Measurement]) -> None:
     """Count a case in each tally whose implementation has a row.
 
     Args:
         first: as for `counted`.
-        rows: of the case, by implementation.
+        rows: of the case.
     """
+    of_case = {row.implementation: row for row in rows}
     for one in tallies:
-        if one["implementation"] in rows:
-            kind, ratio = counted(rows, first, one["implementation"], one["against"])
+        if one["implementation"] in of_case:
+            kind, ratio = counted(of_case, first, one["implementation"], one["against"])
             one["counts"][kind] = one["counts"].get(kind, 0) + 1
             if ratio:
                 one["log_sum"] += math.log(ratio)
@@ -163,18 +157,6 @@ def outcome_of(tally: Tally) -> JobOutcome:
         counts=tally["counts"],
         typical=math.exp(tally["log_sum"] / tally["ratios"]) if tally["ratios"] else None,
     )
-
-
-def outcomes_of_rows(
-    implementations: Sequence[str], rows: Iterable[Measurement]
-) -> list[JobOutcome]:
-    """The same from the rows of results."""
-    cases: dict[int, dict[str, Row]] = {}
-    for row in rows:
-        has_interval = row.ratio_low is not None and row.ratio_high is not None
-        found = Row(row.status, row.median_us, row.tags, row.ratio, row.verdict, has_interval)
-        cases.setdefault(row.position, {})[row.implementation] = found
-    return outcomes_of(implementations, cases.values())
 
 
 def main_outcome(outcomes: Sequence[JobOutcome]) -> JobOutcome | None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall.jobs import JobDetails
 from warpcall.monitors import LEAST
-from warpcall_bench.jobs import cases, views
+from warpcall_bench.jobs import answers
 from warpcall_bench.jobs.models import CaseKey, JobRequest
 from warpcall_bench.jobs.routes import JobId
 from warpcall_bench.jobs.service import JobService
@@ -85,11 +85,11 @@ def find_repeated(
     Raises:
         NotFound: there is no such job, it may not be read, or it has no such case.
     """
-    shown = views.job(session, caller, job_id, devices)
+    shown = answers.job(session, caller, job_id, devices)
     request = {k: v for k, v in shown.request.items() if k not in NOT_FOR_MONITORS}
     if shown.private:  # it may have become so after its submission
         request["private"] = True
-    rows = cases.keys_and_specs(session, shown.id, case, SHOWN)
+    rows = answers.keys_and_specs(session, shown.id, case, SHOWN)
     if not rows:
         raise NotFound(f"the job {shown.id} has no case {brief(case)}", field="case")
     if case:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_bench.jobs import submissions, views
+from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.routes import EVERYONE, JobId
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.sharing import LIFETIMES, sharing
@@ -76,7 +76,7 @@ def routes(jobs: JobService, shares: ShareService) -> APIRouter:
         token = request.cookies.get(COOKIE, "")
 
         def show(session: Session) -> str:
-            job = views.job(session, caller, job_id, jobs.scheduler.devices)
+            job = answers.job(session, caller, job_id, jobs.scheduler.devices)
             part = sharing(session, view, job)
             if part is None:
                 submissions.find_own(session, caller, job_id)  # says who may share it

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import RATIOS, ComparedRow, Comparison, why_no_verdict
-from warpcall_bench.jobs import exports, lifecycle, results, spread, submissions
-from warpcall_bench.jobs.conclusions import basis_for_verdict, word
+from warpcall_bench.jobs import answers, exports, spread, submissions
 from warpcall_bench.jobs.exports import Case
+from warpcall_bench.jobs.measurements import basis_for_verdict, series, word
 from warpcall_bench.jobs.spread import Spread
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
@@ -120,7 +120,7 @@ def pair_of(session: Session, caller: Caller, first_id: str, second_id: str) -> 
         a=first.id,
         b=second.id,
         same_environment=first.environment is not None and first.environment == second.environment,
-        differences=results.differences(*facts),
+        differences=answers.differences(*facts),
         rows=[],
         only_a=[],
         only_b=[],
@@ -192,15 +192,11 @@ def _repeated(
         )
         for name in json.loads(text)
     }
-    series = {
-        lifecycle.series(pair.op, name, case.key): (case.key, name)
-        for case in part
-        for name in names
-    }
+    wanted = {series(pair.op, name, case.key): (case.key, name) for case in part for name in names}
     repeated: dict[str, dict[str, list[Spread]]] = {case.key: {} for case in part}
     for environment in pair.environments:
-        found = spread.of_series(session, environment or "", series.keys(), pair.numbers)
-        for one, (key, name) in series.items():
+        found = spread.of_series(session, environment or "", wanted.keys(), pair.numbers)
+        for one, (key, name) in wanted.items():
             repeated[key].setdefault(name, []).append(found.get(one, NEVER))
     return repeated
 

@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_bench.jobs import submissions
-from warpcall_bench.jobs.results import case_fields, facts, measurements, remarks
+from warpcall_bench.jobs.answers import case_fields, facts, remarks
+from warpcall_bench.jobs.measurements import measurements
 from warpcall_bench.jobs.tables import Job, JobCase
-from warpcall_bench.runs.stored_results import result_of
 from warpcall_bench.uploads import odd_cases
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
@@ -135,19 +135,15 @@ def _json_rows(session: Session, job: Job, part: Sequence[Case], comma: bool) ->
 def _json_cases(
     session: Session, job: Job, part: Sequence[Case], samples: bool, comma: bool
 ) -> bytes:
-    texts = []
-    found = session.execute(
-        sa.select(JobCase.position, JobCase.key, JobCase.result, JobCase.finished_ms)
+    found = session.scalars(
+        sa.select(JobCase)
         .where(
             JobCase.job_number == job.number, JobCase.position.in_([case.position for case in part])
         )
         .order_by(JobCase.position)
     )
-    for position, key, stored, finished_ms in found:
-        assert stored is not None  # it was there when the export began
-        shown = case_fields(position, key, result_of(stored), finished_ms or 0, samples=samples)
-        texts.append(to_json(checked(CaseResults, shown)))
-    return _joined(texts, comma)
+    shown = (checked(CaseResults, case_fields(case, samples=samples)) for case in found)
+    return _joined([to_json(case) for case in shown], comma)
 
 
 def _joined(texts: Sequence[bytes], comma: bool) -> bytes:

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import ACTIVE, ExitClass, State
-from warpcall_bench.jobs import outcomes, queue
+from warpcall.jobs import ACTIVE, ExitClass, State, outcomes
+from warpcall.jobs.results import Measurement as CaseRow
+from warpcall_bench.jobs import queue
 from warpcall_bench.jobs.events import append_event
+from warpcall_bench.jobs.measurements import measurement, series
 from warpcall_bench.jobs.orphans import Heartbeat
 from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_bench.runs.events import EnvironmentKnown
@@ -139,28 +141,37 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
     case.finished_ms = now_ms()
     sources = json.loads(job.sources or "{}")
     limit_us = (result["limit"] or {}).get("median_us")
-    for measured in result["implementations"]:
-        session.add(
-            Measurement(
-                job_number=job.number,
-                position=position,
-                implementation=measured["name"],
-                series_sha256=series(job.op, measured["name"], case.key),
-                environment=job.environment or "",
-                finished_ms=case.finished_ms,
-                status=measured["status"],
-                summary=json.dumps({k: v for k, v in measured.items() if k != "samples_us"}),
-                source_sha256=sources.get(measured["name"]),
-                problem_sha256=job.problem_sha256,
-                median_us=measured["median_us"],
-                limit_us=limit_us,
-            )
+    rows = [
+        Measurement(
+            job_number=job.number,
+            position=position,
+            implementation=measured["name"],
+            series_sha256=series(job.op, measured["name"], case.key),
+            environment=job.environment or "",
+            finished_ms=case.finished_ms,
+            status=measured["status"],
+            summary=json.dumps({k: v for k, v in measured.items() if k != "samples_us"}),
+            source_sha256=sources.get(measured["name"]),
+            problem_sha256=job.problem_sha256,
+            median_us=measured["median_us"],
+            limit_us=limit_us,
         )
+        for measured in result["implementations"]
+    ]
+    session.add_all(rows)
     job.cases_done += 1
-    outcomes.add_case(job, result)
-    statuses = {measured["name"]: measured["status"] for measured in result["implementations"]}
-    done = {"position": position, "case": case.key, "statuses": statuses}
-    append_event(session, job, "case", {**done, "cases_done": job.cases_done})
+    _count_case(job, [measurement(row, case.key) for row in rows])
+    done = {"position": position, "case": case.key, "cases_done": job.cases_done}
+    statuses = {row.implementation: row.status for row in rows}
+    append_event(session, job, "case", {**done, "statuses": statuses})
+
+
+def _count_case(job: Job, rows: Sequence[CaseRow]) -> None:
+    """Count a case in what lists say of the job."""
+    names = json.loads(job.implementations)
+    kept = json.loads(job.outcomes or "[]") or outcomes.no_cases(names)
+    outcomes.add_case(kept, names[0], rows)
+    job.outcomes = json.dumps(kept, separators=(",", ":"))
 
 
 def end_job(
@@ -298,11 +309,6 @@ def prune(session: Session, since_ms: int) -> int:
         .execution_options(synchronize_session=False)
     )
     return ended[-1].finished_ms or since_ms if ended else since_ms
-
-
-def series(op: str, implementation: str, case_key: str) -> str:
-    """Hash that is the same for all measurements of an implementation in a case, in any job."""
-    return hashlib.sha256(json.dumps([op, implementation, case_key]).encode()).hexdigest()
 
 
 def _charge(session: Session, job: Job, took_ms: int) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs import comparison, events, exports, results, submissions, views
+from warpcall_bench.jobs import answers, comparison, events, exports, submissions
 from warpcall_bench.jobs.checking import JobChecks
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.models import JobChange, JobRequest
@@ -111,7 +111,7 @@ class JobService:
         """What a submission would cost. It raises as `submit`, except Busy."""
         checked = await self._checks.check(caller, request)
         return await self._database.lookups.read(
-            caller.name, views.preview, caller, request, checked, self._settings.jobs_private
+            caller.name, answers.preview, caller, request, checked, self._settings.jobs_private
         )
 
     async def read(
@@ -143,19 +143,19 @@ class JobService:
             NotFound: there is no such job, or it is private to another user.
         """
         return await self._database.lookups.read(
-            caller.name, views.job, caller, job_id, self.scheduler.devices
+            caller.name, answers.job, caller, job_id, self.scheduler.devices
         )
 
     async def list(self, caller: Caller, wanted: Filter) -> JobList:
         """A page of the jobs that the caller may read."""
         return await self._database.lookups.read(
-            caller.name, views.jobs, caller, wanted, self.scheduler.devices
+            caller.name, answers.jobs, caller, wanted, self.scheduler.devices
         )
 
     async def queue(self, caller: Caller) -> Queue:
         """The jobs of all users that run or wait, in order."""
         return await self._database.lookups.read(
-            caller.name, views.whole_queue, caller, self.scheduler.devices
+            caller.name, answers.whole_queue, caller, self.scheduler.devices
         )
 
     async def history(
@@ -163,7 +163,7 @@ class JobService:
     ) -> History:
         """What an implementation took in a case, job by job, the latest first."""
         return await self._database.lookups.read(
-            caller.name, results.history, caller, op, implementation, case, limit
+            caller.name, answers.history, caller, op, implementation, case, limit
         )
 
     async def change(self, caller: Caller, job_id: str, change: JobChange) -> JobDetails:
@@ -256,7 +256,7 @@ class JobService:
                 case at this position.
         """
         return await self._database.exports.read(
-            caller.name, results.find_case, caller, job_id, position
+            caller.name, answers.find_case, caller, job_id, position
         )
 
     async def compare(
@@ -289,7 +289,7 @@ class JobService:
         row = submissions.find_repeated(session, caller, request, key)
         if row is None:
             return None
-        return views.submitted(session, row, False, self.scheduler.devices)
+        return answers.submitted(session, row, False, self.scheduler.devices)
 
     def _submit(
         self,
@@ -302,7 +302,7 @@ class JobService:
         limit, private = self._settings.user_max_jobs, self._settings.jobs_private
         row, created = submissions.submit(session, caller, request, checked, key, limit, private)
         session.flush()
-        return views.submitted(session, row, created, self.scheduler.devices), row.number
+        return answers.submitted(session, row, created, self.scheduler.devices), row.number
 
 
 def _cancel(session: Session, caller: Caller, job_id: str) -> int:

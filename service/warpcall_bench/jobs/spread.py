@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_bench.jobs.conclusions import basis_for_verdict, has_time
+from warpcall_bench.jobs.measurements import basis_for_verdict, has_time
 from warpcall_bench.jobs.tables import Measurement
 from warpcall_bench.runs.operator_modules import LIMIT
 

@@ -47,7 +47,7 @@ class Job(Base):
         problem_number: row of that version, which is kept until the job ends; null afterwards.
         monitor: id of the monitor that repeats it; null for a job that a user submitted.
         name: what its user calls it in lists; null without a name, and in old rows.
-        outcomes: JSON of what its measured cases say so far; see `jobs/outcomes.py`.
+        outcomes: JSON of what its measured cases say so far; see `warpcall.jobs.outcomes.Tally`.
     """
 
     __tablename__ = "jobs"

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_bench.jobs import submissions
-from warpcall_bench.jobs.conclusions import basis_for_verdict
-from warpcall_bench.jobs.results import differences
+from warpcall_bench.jobs.answers import Measured, changed
+from warpcall_bench.jobs.measurements import basis_for_verdict
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
 from warpcall_bench.monitors.detection import RUNS, FoundStep, Limits, find_step, limits_of
 from warpcall_bench.monitors.tables import Monitor, MonitorStep
@@ -116,8 +116,8 @@ def find_steps(session: Session, monitor: Monitor) -> list[MonitorStep]:
         found = find_step(times[-1], monitor.least, times[:-1])
         if found is not None:
             before, first = present[found.at - 1], present[found.at]
-            changed = _changed(session, before, first)
-            rows.append(_row(monitor, found_number, key, found, first, changed))
+            why = changed(_origin(session, before), _origin(session, first))
+            rows.append(_row(monitor, found_number, key, found, first, why))
     session.add_all(rows)
     session.flush()
     return rows
@@ -147,18 +147,9 @@ def _levels(points: Sequence[Point], begins: Sequence[int]) -> list[list[Point]]
     return levels
 
 
-def _changed(session: Session, before: Point, first: Point) -> list[str]:
-    """What differs between the last job before a step and the first one after it."""
-    jobs = [session.get_one(Job, point.job_number) for point in (before, first)]
-    facts_before, facts = (json.loads(job.fingerprint or "{}") for job in jobs)
-    changed = [*differences(facts_before, facts)]
-    for what, values in (
-        ("source", {before.source_sha256, first.source_sha256}),
-        ("problem", {job.problem_sha256 for job in jobs}),
-    ):
-        if len(values - {None}) > 1:
-            changed.append(what)
-    return sorted(changed)
+def _origin(session: Session, point: Point) -> Measured:
+    job = session.get_one(Job, point.job_number)
+    return Measured(job.fingerprint, point.source_sha256, job.problem_sha256)
 
 
 def _row(

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from warpcall.jobs import JobOutcome
-from warpcall.jobs.outcomes import OPPOSITE, UNDECIDED, Row, conclusive, outcomes_of
-from warpcall.jobs.results import NOT_ON_GPU, status_shown
+from warpcall.jobs.outcomes import OPPOSITE, UNDECIDED
+from warpcall.jobs.results import NOT_ON_GPU, Measurement, status_shown
 from warpcall_bench.drawing import numbers
-from warpcall_bench.jobs.cases import Summary
-from warpcall_bench.jobs.conclusions import word
-from warpcall_bench.jobs.outcomes import row_of
+from warpcall_bench.jobs.measurements import no_verdict
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages.results import (
     RIGHT,
@@ -127,16 +123,6 @@ class HeatRow:
     least: float
 
 
-def about(job: Job, summaries: Iterable[Summary]) -> list[JobOutcome]:
-    """What the job says of the implementation that it is about."""
-    cases: dict[int, dict[str, Row]] = {}
-    for one in summaries:
-        columns = one.columns
-        row = row_of(one.status, columns["median_us"], columns["tags"], columns.get("relative"))
-        cases.setdefault(one.position, {})[one.implementation] = row
-    return conclusive(outcomes_of(json.loads(job.implementations), cases.values()))
-
-
 def is_inverted(implementations: Sequence[str]) -> bool:
     """Whether the others are shown from the side of the first implementation: it is an upload."""
     return "/" in implementations[0]
@@ -166,10 +152,13 @@ def without_verdict(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[HeatRow]]:
+def answers(job: Job, rows: Iterable[Measurement]) -> tuple[list[Answer], list[HeatRow]]:
     """The comparison of each implementation with the first one, and the heat map of the ratios.
 
     A job that only checks results has an answer and a column for the first one, too.
+
+    Args:
+        rows: of the job, case by case, with that of the first implementation first.
     """
     names: list[str] = json.loads(job.implementations)
     chosen = colours(names)
@@ -185,28 +174,29 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
     grid: dict[int, dict[str, Cell]] = {}
     least: dict[int, float] = {}
     keys: dict[int, str] = {}
-    for position, key, _, name, status, columns, _, no_verdict in summaries:
+    first: Measurement | None = None
+    for row in rows:
+        name, position, ratio = row.implementation, row.position, row.ratio
+        if first is None or first.position != position:
+            first = row
         if name not in found:
             continue
-        keys[position] = key
-        compared = status == "ok" and not no_verdict
-        relative = (columns.get("relative") or {}) if compared else {}
-        instead = status_shown(status, columns["median_us"])
+        keys[position] = row.case
+        instead, why = status_shown(row.status, row.median_us), no_verdict(row, first)
         answer = found[name]
         if instead:
             answer.counts[instead if instead in (RIGHT, "unchecked") else "failed"] += 1
-        elif no_verdict:
+        elif why:
             answer.counts["incomparable"] += 1
-            answer.reasons[no_verdict] += 1
+            answer.reasons[why] += 1
         else:
-            kind = "limit" if name == LIMIT and relative.get("ratio") else _kind(relative)
+            kind = "limit" if name == LIMIT and ratio else _kind(row)
             answer.counts[OPPOSITE.get(kind, kind) if inverted else kind] += 1
-        if status != "ok":
-            answer.statuses[status] += 1
-        ratio = relative.get("ratio")
+        if row.status != "ok":
+            answer.statuses[row.status] += 1
         if ratio:
             answer.logs.append(-math.log(ratio) if inverted else math.log(ratio))
-        grid.setdefault(position, {})[name] = _cell(relative, instead, no_verdict)
+        grid.setdefault(position, {})[name] = _cell(row, instead, why)
         if ratio and name != LIMIT:
             least[position] = min(ratio, least.get(position, math.inf))
     none = Cell("", "no")
@@ -223,27 +213,25 @@ def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[
     return [answer for answer in found.values() if answer.total], heat
 
 
-def _kind(relative: Mapping[str, Any]) -> str:
+def _kind(row: Measurement) -> str:
     """What counts for a ratio: its verdict, or that it has no interval, or that there is none."""
-    verdict = word(relative.get("verdict"))
-    if verdict == UNDECIDED and None in (relative.get("low"), relative.get("high")):
+    if row.verdict == UNDECIDED and None in (row.ratio_low, row.ratio_high):
         return "unsure"
-    return verdict if verdict is not None and verdict in VERDICTS else "failed"
+    return row.verdict or "failed"
 
 
-def _cell(relative: Mapping[str, Any], instead: str, no_verdict: str) -> Cell:
+def _cell(row: Measurement, instead: str, why: str) -> Cell:
     """The cell of a ratio, or of what is shown in place of a time, or for no verdict."""
-    ratio, verdict = relative.get("ratio"), relative.get("verdict")
     if instead:
         good = instead in (RIGHT, "unchecked")
         return Cell(STATUSES.get(instead, instead), "no" if good else "x")
-    if no_verdict:
+    if why:
         return Cell("no verdict", "no")
-    if not ratio:
+    if not row.ratio:
         return Cell("", "x")
-    text = numbers.ratio(ratio)
-    if verdict not in ("faster", "slower"):
-        return Cell(text, "less" if ratio < 1 else "no")
-    distance = abs(math.log2(ratio))
+    text = numbers.ratio(row.ratio)
+    if row.verdict not in ("faster", "slower"):
+        return Cell(text, "less" if row.ratio < 1 else "no")
+    distance = abs(math.log2(row.ratio))
     strength = 1 if distance < math.log2(1.1) else 2 if distance < 1 else 3
-    return Cell(text, f"{verdict[0]}{strength}")
+    return Cell(text, f"{row.verdict[0]}{strength}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from warpcall.jobs.outcomes import conclusive, outcomes_of_rows
+from warpcall.jobs.outcomes import conclusive, outcomes_of
 from warpcall.jobs.results import CaseDetails, Measurement
 from warpcall_bench.artefacts import database as artefacts
 from warpcall_bench.artefacts.contents import SHOWN_KINDS, Content
@@ -23,8 +23,8 @@ from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_bench.drawing.readings import reading_rows
 from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs.answers import find_case
 from warpcall_bench.jobs.models import is_problem
-from warpcall_bench.jobs.results import find_case
 from warpcall_bench.pages import results
 from warpcall_bench.pages.view import View, render
 from warpcall_bench.runs.operator_modules import KERNELS
@@ -141,9 +141,9 @@ def case_page(
         timed=any(row.median_us for row in rows) or not any(row.status == "ok" for row in rows),
         first=names[0],
         colours=chosen,
-        about=conclusive(outcomes_of_rows(names, rows)),
+        about=conclusive(outcomes_of(names, rows)),
         plot=_plot(case, chosen),
-        remarks=[*_remarks(case), *(why for row in rows for why in _row_remarks(row))],
+        remarks=[*results.case_remarks(case), *(why for row in rows for why in _row_remarks(row))],
         masked=_masked(case),
         spreads=spreads,
         quantiles=QUANTILES,
@@ -218,16 +218,6 @@ def _spaced(axis: LogAxis) -> LogAxis:
         if tick.at <= 100 - TICK_ROOM / 2 and (not kept or tick.at - kept[-1].at >= TICK_ROOM):
             kept.append(tick)
     return LogAxis(axis.low, axis.high, kept)
-
-
-def _remarks(case: CaseDetails) -> list[str]:
-    return results.case_remarks(
-        {
-            "tags": case.tags,
-            "masked": case.masked,
-            "rounds": case.rounds,
-        }
-    )
 
 
 def _row_remarks(row: Measurement) -> list[str]:

@@ -16,7 +16,7 @@ from warpcall.jobs import JobDetails
 from warpcall.jobs.results import ComparedRow, Comparison
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
-from warpcall_bench.jobs import submissions, views
+from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages import results
@@ -47,7 +47,7 @@ class Compared:
 
 def form_page(session: Session, view: View, a: str, b: str, devices: int) -> str:
     """The page with which two jobs are chosen."""
-    found = views.jobs(session, view.caller, Filter(limit=LATEST), devices).jobs
+    found = answers.jobs(session, view.caller, Filter(limit=LATEST), devices).jobs
     op = submissions.find(session, view.caller, a).op if a else None
     proposed = [job for job in found if job.finished_at and op in (None, job.op) and job.id != a]
     return render("compare_form.html", view, a=a, b=b, proposed=proposed)
@@ -101,7 +101,7 @@ def regression_page(session: Session, view: View, job_id: str, allowed: float) -
 
 
 def _frame(session: Session, view: View, empty: dict[str, Any], devices: int) -> str:
-    pair = [views.job(session, view.caller, empty[name], devices) for name in ("a", "b")]
+    pair = [answers.job(session, view.caller, empty[name], devices) for name in ("a", "b")]
     return render(
         "compare.html",
         view,

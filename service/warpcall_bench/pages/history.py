@@ -10,7 +10,7 @@ from warpcall.jobs.results import History, HistoryPoint, can_conclude
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
 from warpcall_bench.drawing.steps import Level, levels
-from warpcall_bench.jobs import results as job_results
+from warpcall_bench.jobs import answers
 from warpcall_bench.pages import results
 from warpcall_bench.pages.view import View, render
 
@@ -54,7 +54,7 @@ class Diagram:
 def history_page(session: Session, view: View, op: str, implementation: str, case: str) -> str:
     """The page as text."""
     found = (
-        job_results.history(session, view.caller, op, implementation, case, MOST)
+        answers.history(session, view.caller, op, implementation, case, MOST)
         if op and implementation and case
         else History(op=op, implementation=implementation, case=case, points=[])
     )

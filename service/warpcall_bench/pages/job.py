@@ -11,12 +11,14 @@ from sqlalchemy.orm import Session
 
 from warpcall.artefacts import Artefact
 from warpcall.jobs import UNFINISHED, JobActivity, JobDetails
+from warpcall.jobs.outcomes import conclusive, outcomes_of
 from warpcall_bench.artefacts import database as artefacts
 from warpcall_bench.artefacts.contents import SHOWN_KINDS
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
-from warpcall_bench.jobs import cases, submissions, views
-from warpcall_bench.jobs import results as job_results
+from warpcall_bench.jobs import answers as job_answers
+from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs.measurements import measurements
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages import answers, results
@@ -83,7 +85,7 @@ def job_frame(
         NotFound: there is no such job, or the caller may not see it.
     """
     row = submissions.find(session, view.caller, job_id)
-    job = views.job(session, view.caller, job_id, devices)
+    job = job_answers.job(session, view.caller, job_id, devices)
     running = row.state in UNFINISHED
     now = activity(session, row)
     return render(
@@ -99,7 +101,7 @@ def job_frame(
         phases=bar(phases(session, row)) if running else [],
         current=_case_now(session, row) if running else "",
         # The page shows the detail of the job above.
-        remarks=[*job_results.device_remarks(row), *odd_cases.remarks(session, row)],
+        remarks=[*job_answers.device_remarks(row), *odd_cases.remarks(session, row)],
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
         sharing=sharing(session, view, job),
@@ -118,9 +120,10 @@ def job_rest(
     """
     row = submissions.find(session, view.caller, job_id)
     implementations: list[str] = json.loads(row.implementations)
-    summaries = cases.summaries(session, row)
-    found, heat = answers.answers(row, summaries)
-    blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
+    rows = measurements(session, row)
+    found, heat = answers.answers(row, rows)
+    cases = job_answers.cases(session, row, rows, first, PAGE_CASES + 1)
+    blocks, axis = results.blocks(row, cases)
     running = row.state in UNFINISHED
     return render(
         "job_results.html",
@@ -138,12 +141,12 @@ def job_rest(
         axis=axis,
         limited=any(block.limit_at is not None for block in blocks),
         paging=_paging(row, first, len(blocks)),
-        panels=panels(row, summaries),
+        panels=panels(row, rows, job_answers.specs(session, row)),
         phases=[] if running else bar(phases(session, row)),
         colours=results.colours(implementations),
         checks_only=answers.checks_only(row),
         rivals=implementations if answers.checks_only(row) else results.rivals_of(implementations),
-        about=answers.about(row, summaries),
+        about=conclusive(outcomes_of(implementations, rows)),
         inverted=answers.is_inverted(implementations),
         FEW_CASES=FEW_CASES,
         HEAT_ROWS=HEAT_ROWS,
@@ -203,7 +206,7 @@ def _live(now: JobActivity, colours: Mapping[str, int]) -> list[Live]:
 
 def _case_now(session: Session, row: Job) -> str:
     """The name of the first case without a result."""
-    key = cases.first_without_result(session, row)
+    key = job_answers.first_without_result(session, row)
     return "" if key is None else results.case_name(row.op, key)
 
 

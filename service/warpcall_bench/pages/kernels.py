@@ -14,7 +14,7 @@ from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
 from warpcall.problems import ProblemDetails, ProblemInfo
 from warpcall_bench.drawing.sources import difference, files_of_op, highlighted
-from warpcall_bench.jobs import submissions, views
+from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.runs.operator_modules import OperatorModule
@@ -169,7 +169,7 @@ def op_page(
         files=files,
         shown=shown,
         code=None if shown is None else highlighted(shown.text),
-        jobs=views.jobs(
+        jobs=answers.jobs(
             session, view.caller, submissions.Filter(op=op["name"], limit=LATEST), devices
         ).jobs,
     )
@@ -245,5 +245,5 @@ def _shown(
         "other": other,
         "lines": None if other is None else difference(other.source, one.source),
         "code": None if other is not None else highlighted(one.source),
-        "jobs": views.jobs(session, view.caller, measured, devices).jobs,
+        "jobs": answers.jobs(session, view.caller, measured, devices).jobs,
     }

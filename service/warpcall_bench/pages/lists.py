@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import STATES, Queue
 from warpcall_bench.drawing.numbers import count, span
-from warpcall_bench.jobs import views
+from warpcall_bench.jobs import answers
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages.shown import Servers
 from warpcall_bench.pages.strips import DeviceStrip
@@ -31,8 +31,8 @@ def queue_page(
     able: str,
 ) -> str:
     """The page as text."""
-    queue = views.whole_queue(session, view.caller, job_devices)
-    latest = views.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
+    queue = answers.whole_queue(session, view.caller, job_devices)
+    latest = answers.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
     recent = [job for job in latest if job.finished_at][:LATEST]
     running = [entry for entry in queue.entries if entry.position == 0]
     here = {entry.device: entry for entry in running if entry.node == servers.own}
@@ -103,7 +103,7 @@ def jobs_page(
     Raises:
         NotFound: there is no job `before`, or the caller may not see it.
     """
-    found = views.jobs(session, view.caller, wanted, job_devices)
+    found = answers.jobs(session, view.caller, wanted, job_devices)
     return render(
         "jobs.html",
         view,

@@ -7,15 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy.orm import Session
 
 from warpcall.jobs.outcomes import UNDECIDED, why_undecided
-from warpcall.jobs.results import Measurement, status_shown
+from warpcall.jobs.results import CaseDetails, CaseResults, Measurement, status_shown
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
-from warpcall_bench.jobs.cases import MeasuredCase, measured
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.operator_modules import LIMIT
 
@@ -102,17 +98,16 @@ def rivals_of(implementations: Sequence[str]) -> list[str]:
     return [name for name in implementations[1:] if name != LIMIT]
 
 
-def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Block], LogAxis]:
-    """Measured cases with their rows, from position `first` on, and the axis of their ratios."""
-    cases = measured(session, job, first, most)
-    scales = {case.position: _scale(case.rows) for case in cases}
+def blocks(job: Job, cases: Sequence[CaseDetails]) -> tuple[list[Block], LogAxis]:
+    """Measured cases with their rows, and the axis of their ratios."""
+    scales = {case.position: _scale(case.measurements) for case in cases}
     axis = log_axis(
         [
             value
             for case in cases
             for value in (
-                *(end for row in case.rows for end in _ends(row, scales[case.position])),
-                _share(_limit_us(case.result), scales[case.position]),
+                *(end for row in case.measurements for end in _ends(row, scales[case.position])),
+                _share(case.limit_us, scales[case.position]),
             )
         ],
         "×",
@@ -141,42 +136,34 @@ def _share(value: float | None, scale: float | None) -> float | None:
     return value / scale if value and scale else None
 
 
-def _limit_us(result: Mapping[str, Any]) -> float | None:
-    limit = result["limit"]
-    found: float | None = None if limit is None else limit["median_us"]
-    return found
-
-
 def _block(
-    job: Job, case: MeasuredCase, scale: float | None, axis: LogAxis, chosen: Mapping[str, int]
+    job: Job, case: CaseDetails, scale: float | None, axis: LogAxis, chosen: Mapping[str, int]
 ) -> Block:
-    result, margin = case.result, float(case.result["margin"])
     plotted = []
-    for row in case.rows:
+    for row in case.measurements:
         at, low, high = (None if end is None else axis.at(end) for end in _ends(row, scale))
         colour = chosen.get(row.implementation, COLOURS)
-        plotted.append(Plotted(row, colour, at, low, high, _why(row, margin, job.precision)))
-    limit_us = _limit_us(result)
-    limit = _share(limit_us, scale)
-    begin, end = axis.at(math.exp(-margin)), axis.at(math.exp(margin))
+        plotted.append(Plotted(row, colour, at, low, high, _why(row, case.margin, job.precision)))
+    limit = _share(case.limit_us, scale)
+    begin, end = axis.at(math.exp(-case.margin)), axis.at(math.exp(case.margin))
     return Block(
         position=case.position,
-        name=case_name(job.op, case.key),
+        name=case_name(job.op, case.case),
         rows=plotted,
         limit_at=None if limit is None else axis.at(limit),
-        limit_us=limit_us,
-        band=(begin, round(end - begin, 2)) if len(case.rows) > 1 else None,
-        why=case_remarks(result),
-        converged=result["converged"] or not result["rounds"],
+        limit_us=case.limit_us,
+        band=(begin, round(end - begin, 2)) if len(case.measurements) > 1 else None,
+        why=case_remarks(case),
+        converged=case.converged or not case.rounds,
     )
 
 
-def case_remarks(result: Mapping[str, Any]) -> list[str]:
+def case_remarks(case: CaseResults) -> list[str]:
     """What a reader should know about a case besides its rows, and whether it converged."""
-    found = [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in result["tags"]]
-    reasons = Counter(masked["reason"] for masked in result["masked"])
+    found = [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in case.tags]
+    reasons = Counter(masked["reason"] for masked in case.masked)
     for reason, number in reasons.most_common(3):
-        found.append(f"{numbers.count(number, 'round')} of {result['rounds']} masked: {reason}")
+        found.append(f"{numbers.count(number, 'round')} of {case.rounds} masked: {reason}")
     return found
 
 

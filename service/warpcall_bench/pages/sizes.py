@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpcall.jobs.results import can_conclude
+from warpcall.jobs.results import Measurement, can_conclude
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, Tick, log_axis
-from warpcall_bench.jobs.cases import Summary
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages.results import colours
 from warpcall_bench.runs.operator_modules import LIMIT
@@ -74,15 +73,20 @@ class _Point(NamedTuple):
     limit_us: float | None
 
 
-def panels(job: Job, summaries: Iterable[Summary]) -> list[Panel]:
-    """Two diagrams, bandwidth and time, for each group of cases that differ only in shapes."""
+def panels(job: Job, rows: Iterable[Measurement], specs: Mapping[int, str]) -> list[Panel]:
+    """Two diagrams, bandwidth and time, for each group of cases that differ only in shapes.
+
+    Args:
+        specs: of the cases, by position.
+    """
     groups: dict[str, dict[str, list[_Point]]] = defaultdict(lambda: defaultdict(list))
-    for _, _, spec, name, status, columns, limit_us, _ in summaries:
-        median_us, gb_per_s = columns.get("median_us"), columns.get("gb_per_s")
-        if can_conclude(status, columns["tags"]) and median_us and gb_per_s:
+    for row in rows:
+        if can_conclude(row.status, row.tags) and row.median_us and row.gb_per_s:
             # The bandwidth is the bytes over the median, so that this is a whole number.
-            point = _Point(round(gb_per_s * median_us * 1e3), median_us, limit_us)
-            groups[_group(spec)][name].append(point)
+            nbytes = round(row.gb_per_s * row.median_us * 1e3)
+            limit_us = row.median_us * row.share_of_limit if row.share_of_limit else None
+            point = _Point(nbytes, row.median_us, limit_us)
+            groups[_group(specs[row.position])][row.implementation].append(point)
     chosen = colours(json.loads(job.implementations))
     found = []
     for title, by_name in groups.items():

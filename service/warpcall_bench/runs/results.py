@@ -76,7 +76,7 @@ class RatioModel(Strict):
     low: Number | None
     high: Number | None
     n: Count
-    # The sampler's words; `jobs/conclusions.py:word` gives those of the API.
+    # The sampler's words; `jobs/measurements.py:word` gives those of the API.
     verdict: Literal["faster", "slower", "same", "inconclusive"]
 
 

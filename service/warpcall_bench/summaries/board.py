@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
 from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
-from warpcall_bench.jobs import lifecycle
-from warpcall_bench.jobs.conclusions import basis_for_rank, can_rank, has_time
+from warpcall_bench.jobs.measurements import basis_for_rank, can_rank, has_time, series
 from warpcall_bench.jobs.submissions import readable
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
@@ -106,7 +105,7 @@ def _of_case(
         sa.select(Job.implementations).distinct().join(jobs, jobs.c.number == Job.number)
     )
     names = {name for text in asked for name in json.loads(text)}
-    return (Row.series_sha256.in_([lifecycle.series(op, name, case) for name in sorted(names)]),)
+    return (Row.series_sha256.in_([series(op, name, case) for name in sorted(names)]),)
 
 
 def _standings(session: Session, caller: Caller, op: str, device: str, case: str) -> list[Standing]:
@@ -197,15 +196,13 @@ def _steps(
 ) -> list[BoardStep]:
     """The results that were better than all before, in the order of the jobs."""
     jobs = _jobs(caller, op, device)
-    series = [
-        lifecycle.series(op, entry.implementation, standing.case) for entry in standing.entries
-    ]
+    wanted = [series(op, entry.implementation, standing.case) for entry in standing.entries]
     rows = session.execute(
         sa.select(
             Row.implementation, Row.median_us, Row.limit_us, Row.finished_ms, jobs.c.id.label("job")
         )
         .join(jobs, jobs.c.number == Row.job_number)
-        .where(Row.series_sha256.in_(series), *_timed(), basis_for_rank())
+        .where(Row.series_sha256.in_(wanted), *_timed(), basis_for_rank())
         .order_by(Row.job_number)
         .limit(MOST_POINTS)
     ).all()

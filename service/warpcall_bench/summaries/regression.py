@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput
 from warpcall.jobs.results import Results
 from warpcall.regressions import JOBS, Regression, first_of, judge, tag_of_repeats
-from warpcall_bench.jobs.results import facts, measurements
+from warpcall_bench.jobs.answers import facts
+from warpcall_bench.jobs.measurements import measurements
 from warpcall_bench.jobs.submissions import find, readable
 from warpcall_bench.jobs.tables import Job, JobTag
 from warpcall_service.identity import Caller

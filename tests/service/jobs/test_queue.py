@@ -17,7 +17,7 @@ from tests.service.job_rows import RUNNER, caller, checked, claim, finish, reque
 from warpcall.errors import Busy
 from warpcall.jobs import UNFINISHED
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs import lifecycle, queue, submissions, views
+from warpcall_bench.jobs import answers, lifecycle, queue, submissions
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.fair_order import QueuedJob, forecast, in_order
 from warpcall_bench.jobs.scheduler import Scheduler
@@ -220,8 +220,8 @@ def test_places_say_who_is_next_and_when(store: Store) -> None:
     claim(store)
 
     with store.read() as session:
-        whole = views.whole_queue(session, caller("alice"), devices=1)
-        page = views.jobs(session, caller("alice"), Filter(user="alice"), 1)
+        whole = answers.whole_queue(session, caller("alice"), devices=1)
+        page = answers.jobs(session, caller("alice"), Filter(user="alice"), 1)
 
     assert [(e.position, e.user) for e in whole.entries] == [(0, "alice"), (1, "bob"), (2, "alice")]
     assert [e.id for e in whole.entries] == [ids[0], ids[2], ids[1]]

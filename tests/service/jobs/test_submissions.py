@@ -15,7 +15,7 @@ from tests.service import stored
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
 from warpcall.jobs.outcomes import chip_of
-from warpcall_bench.jobs import events, lifecycle, results, submissions, views
+from warpcall_bench.jobs import answers, events, lifecycle, submissions
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.jobs.tables import Job
 from warpcall_service.identity import Caller
@@ -113,7 +113,7 @@ def test_a_list_says_what_each_job_measures_first(store: Store) -> None:
     submit(store, "alice", cases=3)
 
     with store.read() as session:
-        (job,) = views.jobs(session, caller("alice"), Filter(), 1).jobs
+        (job,) = answers.jobs(session, caller("alice"), Filter(), 1).jobs
 
     assert job.first_case == "case 0"
 
@@ -125,7 +125,7 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
 
     def found(name: str, user: str = "alice") -> list[str]:
         with store.read() as session:
-            listed = views.jobs(session, caller(user), Filter(name=name), 1).jobs
+            listed = answers.jobs(session, caller(user), Filter(name=name), 1).jobs
         return [f"{job.title}: {job.measured}" for job in listed]
 
     ours = "100 % of\N{EM DASH}Tiles: case 0 + 2 more"
@@ -133,7 +133,7 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
     assert found("tiles", "bob") == ["tiles: case 0 + 2 more", ours]
     assert found("1_0") == found("nothing") == []
     with store.read() as session:
-        assert views.job(session, caller("alice"), named, 1).name == "100 % of\N{EM DASH}Tiles"
+        assert answers.job(session, caller("alice"), named, 1).name == "100 % of\N{EM DASH}Tiles"
 
 
 def measured_as(store: Store, job_id: str, *statuses: str) -> None:
@@ -164,7 +164,7 @@ def test_a_list_says_what_each_job_found_with_a_number_of_queries_that_does_not_
         with store.read() as session:
             asked: list[object] = []
             sa.event.listen(session.connection(), "before_execute", lambda *_: asked.append(1))
-            jobs = views.jobs(session, caller("alice"), Filter(limit=limit), 1).jobs
+            jobs = answers.jobs(session, caller("alice"), Filter(limit=limit), 1).jobs
         chips = [chip_of(replace(job, state="succeeded")) for job in jobs]
         return [chip.text if chip else "" for chip in chips], len(asked)
 
@@ -195,7 +195,7 @@ def test_the_queue_names_a_private_job_only_to_those_who_may_read_it(store: Stor
 
     def titles(user: Caller) -> list[str]:
         with store.read() as session:
-            return [entry.title for entry in views.whole_queue(session, user, 1).entries]
+            return [entry.title for entry in answers.whole_queue(session, user, 1).entries]
 
     assert titles(caller("alice")) == titles(caller("root", "admin")) == ["open", "secret"]
     assert titles(caller("bob")) == ["open", "permute"]
@@ -217,8 +217,8 @@ def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:
         finish(store, job.number, 1000)
 
     with store.read() as session:
-        found = results.history(session, caller("alice"), "permute", "torch", "case 0", 10)
-        theirs = results.history(session, caller("bob"), "permute", "torch", "case 0", 10)
+        found = answers.history(session, caller("alice"), "permute", "torch", "case 0", 10)
+        theirs = answers.history(session, caller("bob"), "permute", "torch", "case 0", 10)
     assert [(p.environment, p.changed) for p in found.points] == [("two", ["torch"]), ("one", [])]
     assert found.points[0].measurement.median_us == 2.0
     assert theirs.points == found.points

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from tests.service.job_rows import caller, submit
 from warpcall.errors import Forbidden, NotFound, TooLarge
-from warpcall_bench.jobs import results, submissions
+from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.shares import database
 from warpcall_bench.shares.tables import ShareLink
@@ -50,7 +50,7 @@ def test_a_guest_changes_nothing_and_reads_nothing_private(store: Store) -> None
             submissions.find_own(session, who, shown)
         with pytest.raises(NotFound):
             submissions.find(session, who, secret)
-        found = results.history(session, who, "permute", "torch", "case 0", 10)
+        found = answers.history(session, who, "permute", "torch", "case 0", 10)
     assert found.points == []
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tests.service.job_rows import MANY, caller, checked, claim, request
 from tests.service.stored import implementation, result
 from warpcall.jobs import ExitClass
-from warpcall_bench.jobs import lifecycle, results, submissions, views
+from warpcall_bench.jobs import answers, lifecycle, submissions
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.runner import Outcome
 from warpcall_bench.summaries.board import board, latest_op
@@ -118,7 +118,7 @@ def test_a_check_in_which_nothing_is_wrong_succeeded_and_counts_what_was_not_che
 
     detail = "mine is not known to be right in 2 of 3 cases: unchecked in 2"
     assert ended(job) == ("succeeded", "ok", detail)
-    assert results.remarks(job) == [detail]
+    assert answers.remarks(job) == [detail]
 
 
 @pytest.mark.parametrize("statuses", [["unchecked", "unchecked"], ["unchecked", "wrong_result"]])
@@ -181,8 +181,8 @@ def test_partial_jobs_are_listed_by_their_state_and_say_why_in_their_remarks(
 
     with store.read() as session:
         wanted = submissions.Filter(state="partial")
-        listed = views.jobs(session, caller("ann"), wanted, 1).jobs
+        listed = answers.jobs(session, caller("ann"), wanted, 1).jobs
         row = session.scalars(sa.select(Job).where(Job.id == job.id)).one()
-        remarks = results.remarks(row)
+        remarks = answers.remarks(row)
     assert [one.id for one in listed] == [job.id]
     assert remarks == ["mine has no time in 1 of 1 case: crashed in 1"]

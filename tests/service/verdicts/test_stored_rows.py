@@ -15,8 +15,16 @@ from sqlalchemy.orm import Session
 from tests.service.job_rows import MANY, caller, checked, request
 from tests.service.stored import implementation, result
 from warpcall.jobs.results import Measurement, can_conclude, status_shown, why_no_verdict
-from warpcall_bench.jobs import comparison, exports, lifecycle, results, spread, submissions
-from warpcall_bench.jobs.conclusions import basis_for_verdict
+from warpcall_bench.jobs import (
+    answers,
+    comparison,
+    exports,
+    lifecycle,
+    measurements,
+    spread,
+    submissions,
+)
+from warpcall_bench.jobs.measurements import basis_for_verdict
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.summaries.board import board
@@ -74,7 +82,7 @@ def conclusions(row: Measurement) -> set[object]:
 
 def rows_of(store: Store, job_id: str) -> list[Measurement]:
     with store.read() as session:
-        return results.measurements(session, submissions.find(session, caller("ann"), job_id))
+        return measurements.measurements(session, submissions.find(session, caller("ann"), job_id))
 
 
 @pytest.mark.parametrize("change", WITHOUT_BASIS, ids=name_of)
@@ -105,9 +113,9 @@ def test_cases_histories_and_exports_follow_the_rule(changes: list[Change], stor
     job_id = stored(store, [{}, {}], changes)
 
     with store.read() as session:
-        case = results.find_case(session, caller("ann"), job_id, 1)
+        case = answers.find_case(session, caller("ann"), job_id, 1)
         history = [
-            results.history(session, caller("ann"), "permute", "mine", key, 10).points[0]
+            answers.history(session, caller("ann"), "permute", "mine", key, 10).points[0]
             for key in ("case 0", "case 1")
         ]
         steps = exports.begin(session, caller("ann"), job_id, "csv", False)
@@ -220,7 +228,7 @@ def test_margins_between_jobs_are_not_learned_from_times_without_a_basis(store: 
 
     with store.read() as session:
         everything = spread.of_environment(session, "a machine", [])
-        series = {name: lifecycle.series("permute", name, "case 0") for name in names}
+        series = {name: measurements.series("permute", name, "case 0") for name in names}
         of_series = spread.of_series(session, "a machine", series.values(), [])
 
     assert len(everything["groups"]) == 1
