@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from bench.crowd import crowd
 from bench.descriptors import held
@@ -18,6 +19,7 @@ from warpcall import Client
 CONNECTIONS = 1000
 
 
+@pytest.mark.slow
 def test_a_good_client_is_served_beside_a_crowd_that_leaves_nothing() -> None:
     with running_server() as server, Client(server.url, retries=0, progress=False) as client:
         http = psutil.Process(server.process.pid)

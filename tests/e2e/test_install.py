@@ -46,6 +46,7 @@ def run_installed(folder: Path, server: Server, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_server_says_how_to_install_its_client_and_pip_can(
     server: Server, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_the_wheel_of_the_server_is_the_one_that_make_wheels_builds(tmp_path: Pa
                 assert ours.read(name) == theirs.read(name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a clone")
 def test_pip_installs_the_client_from_a_clone_url(server: Server, tmp_path: Path) -> None:
     installed(tmp_path, f"warpcall @ git+file://{ROOT}#subdirectory=client")

@@ -26,12 +26,15 @@ def on_the_wire(op: Op, case: Case) -> bool:
     return torch.complex128 not in (*given, *made)
 
 
-CASES = [
-    pytest.param(op, case, id=f"{op.name} {case.name}")
-    for op in ops().values()
-    for case in op.cases
-    if case.size == "small" and on_the_wire(op, case)
-]
+CASES = suite.case_params(
+    (
+        (op, case)
+        for op in ops().values()
+        for case in op.cases
+        if case.size == "small" and on_the_wire(op, case)
+    ),
+    quick=8,  # tests/kernels/test_ops.py computes all of them
+)
 NUMPY_DTYPES = [
     *(np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64),
     *(np.float16, np.float32, np.float64, np.complex64),

@@ -19,6 +19,8 @@ from demo.server import Server, running_server
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "service"
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Installed:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,6 +46,18 @@ def run(op: Op, case: Case, device: str) -> Run:
     params = op.check_params(case.params)
     outputs = by_name(op, op.function(**inputs, **params))
     return Run(given, inputs, outputs, params)
+
+
+def case_params(pairs: Iterable[tuple[Op, Case]], quick: int | None = None) -> list[Any]:
+    """Parameters `op` and `case`. All but the first `quick` cases of each op are slow; None: none is."""
+    seen: Counter[str] = Counter()
+    params = []
+    for op, case in pairs:
+        is_slow = quick is not None and seen[op.name] >= quick
+        seen[op.name] += 1
+        marks = [pytest.mark.slow] if is_slow else []
+        params.append(pytest.param(op, case, id=f"{op.name} {case.name}", marks=marks))
+    return params
 
 
 def by_name(op: Op, result: Any) -> dict[str, Tensor]:

@@ -110,7 +110,10 @@ def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(
 
 
 @every_op
-@pytest.mark.parametrize("capability", [80, 89, 100])
+@pytest.mark.parametrize(
+    "capability",
+    [89, pytest.param(80, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)],
+)
 def test_other_gpus_are_compiled_for(capability: int, op: str, selected: list[str]) -> None:
     report = compiled("--capability", str(capability), "--few", *selected)
     kernels = [kernel for kernel in report["kernels"] if kernel["op"] == op]

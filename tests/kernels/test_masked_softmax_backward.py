@@ -87,6 +87,7 @@ def test_a_second_derivative_is_refused_and_not_wrong(device: str) -> None:
         torch.autograd.grad(grad.sum(), x)
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.integers(1, 4), min_size=0, max_size=5),
     columns=st.sampled_from([1, 3, 8, 33, 64, 1025]),

@@ -42,16 +42,16 @@ def _comparable(sample: Sample) -> bool:
     return sample.values != "special" and not fp8
 
 
-def _each(pairs: Iterable[tuple[Op, Case]]) -> pytest.MarkDecorator:
-    params = [pytest.param(op, case, id=f"{op.name} {case.name}") for op, case in pairs]
-    return pytest.mark.parametrize(("op", "case"), params)
+def _each(pairs: Iterable[tuple[Op, Case]], quick: int | None = None) -> pytest.MarkDecorator:
+    """One test for each pair. All but the first `quick` cases of each op are slow; None: none is."""
+    return pytest.mark.parametrize(("op", "case"), suite.case_params(pairs, quick))
 
 
 every_op = pytest.mark.parametrize("op", [pytest.param(op, id=name) for name, op in ops().items()])
 every_case = _each(_cases("small"))
 every_large_case = _each(_cases("large"))
-some_cases = _each(pair for op in ops().values() for pair in _spread(op, OPCHECKS))
-gradient_cases = _each(pair for pair in _cases("small") if suite.has_gradient(*pair))
+some_cases = _each((pair for op in ops().values() for pair in _spread(op, OPCHECKS)), quick=2)
+gradient_cases = _each((pair for pair in _cases("small") if suite.has_gradient(*pair)), quick=4)
 
 
 def test_there_are_ops() -> None:

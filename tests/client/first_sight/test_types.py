@@ -15,6 +15,8 @@ EXAMPLES = Path(__file__).parent / "typed_examples.py"
 IGNORE = re.compile(r"  # type: ignore\[.*\]$")
 PATHS = ("client", "kernels", "service")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def wrong_lines(tmp_path: Path) -> tuple[Path, set[int]]:

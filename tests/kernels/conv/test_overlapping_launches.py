@@ -36,7 +36,9 @@ def test_nothing_overlaps_in_the_interpreter(device: str) -> None:
     assert not overlaps_launches()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("length", "taps"), [(32, 3), (32, 31), (256, 31), (256, 70), (250, 31)])
 def test_calls_in_a_row_wait_for_what_they_read_and_overwrite(
     length: int, taps: int, dtype: torch.dtype, device: str

@@ -163,6 +163,7 @@ def test_a_claim_of_long_calls_before_short_ones_is_not_confirmed_on_a_gpu(
     assert [executor.is_confirmed(us) for us in (1000.0, 600.0, 100.0)] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_outputs_of_random_samples_of_a_block_are_compared(started: Callable[..., Any]) -> None:
     executor, pool = started(right)
     places = [*range(40)]

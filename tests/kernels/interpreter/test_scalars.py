@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.kernels.interpreter.scalars import CALLS
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +30,7 @@ def printed(folder: Path, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_number_has_the_dtype_of_a_compiled_kernel(tmp_path: Path) -> None:
     compiled = printed(tmp_path)
     interpreted = printed(tmp_path, TRITON_INTERPRET="1")

@@ -6,10 +6,14 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 IMPORTED = """
 import contextlib
 import json
 import sys
+
+import pytest
 
 from warpcall_kernels.measuring import make_case, trace
 
@@ -30,6 +34,7 @@ print(json.dumps([imported, sorted(calls)]))
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_while_the_device_is_kept(device: str) -> None:
     """A profiler's first use in a process imports much, which would delay the calls of others."""
     command = [sys.executable, "-c", IMPORTED, device]

@@ -15,7 +15,9 @@ from warpcall_kernels._softmax.mask import ALIGNED, BYTES, WORDS
 from warpcall_kernels.op.launch import layout_key
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("columns", [32_768, 40_005])
 @pytest.mark.parametrize(
     ("offset", "step", "how"), [(0, 1, None), (4, 1, WORDS), (1, 1, BYTES), (0, 2, BYTES)]

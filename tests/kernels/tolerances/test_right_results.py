@@ -199,7 +199,9 @@ def of_problem(drawn: Drawn) -> Call:
 FAMILIES = (softmax, softmax_backward, conv, conv_backward, of_problem)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, SHARES))]
+)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_right_results_are_accepted(family: Callable[[Drawn], Call], share: int) -> None:
     count = EXAMPLES // len(FAMILIES) // SHARES

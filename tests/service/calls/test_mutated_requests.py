@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def test_any_mutation_of_a_request(
     assert well(http).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_description_finds_no_fault_of_the_server(server: Server, http: httpx.Client) -> None:
     import schemathesis  # here, since each process that collects the tests would import it
     from schemathesis.checks import not_a_server_error

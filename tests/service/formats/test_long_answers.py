@@ -5,10 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import pytest
 
 from tests.service.requests import PERMUTE, header, tensor, well
 
 
+@pytest.mark.slow
 def test_others_are_served_while_long_answers_are_written(http: httpx.Client) -> None:
     rows = 512 << 10
     content = header({"x": tensor("U8", [rows, 1], 0, rows)}) + b"1" * rows

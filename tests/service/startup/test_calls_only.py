@@ -23,7 +23,7 @@ with running_app(calls_only={calls_only}) as app, app.client() as http:
 """
 
 
-@pytest.mark.parametrize("calls_only", [True, False])
+@pytest.mark.parametrize("calls_only", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_calls_are_served_where_the_platform_cannot_be_imported(calls_only: bool) -> None:
     program = WITHOUT_PLATFORM.format(calls_only=calls_only)
 
@@ -39,6 +39,7 @@ def test_calls_are_served_where_the_platform_cannot_be_imported(calls_only: bool
     assert (done.stderr, done.stdout) == ("", "200 404 404\n")
 
 
+@pytest.mark.slow  # tests/app/calls/test_calls_only.py has the setting without a server
 def test_the_setting_leaves_the_platform_out() -> None:
     with (
         running_server({"WARPCALL_CALLS_ONLY": "true"}) as server,

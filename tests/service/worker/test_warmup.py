@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.waiting import lives, until
 
@@ -90,6 +91,7 @@ def compiler_of(worker: subprocess.Popen[str]) -> psutil.Process:
     return child
 
 
+@pytest.mark.slow
 def test_a_process_beside_the_worker_compiles_and_then_the_worker_loads(tmp_path: Path) -> None:
     with warming(tmp_path, FEW) as worker:
         said, log = worker.communicate("\n", timeout=240)
@@ -115,6 +117,7 @@ def test_the_worker_goes_on_if_the_process_that_compiles_is_killed(tmp_path: Pat
     assert worker.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_process_that_compiles_ends_with_the_worker_and_yields_to_all_others(
     tmp_path: Path,
 ) -> None:
