@@ -47,6 +47,7 @@ CORE = (
     "worker",
     "auth",
     "doctor",
+    "backup",
     "calls",
     "oip",
     "api",

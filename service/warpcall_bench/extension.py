@@ -80,6 +80,7 @@ EXTENSION = Extension(
     },
     add_commands=add_commands,
     checks=checks,
+    data_folders=("artefacts",),  # as `artefacts.files.FOLDER`, which needs more imports
     preload=preload,
     running=running,
 )

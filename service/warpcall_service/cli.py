@@ -38,6 +38,7 @@ class Commands(TyperGroup):
         if not self.commands:
             with quick_imports():
                 from warpcall_service.auth import admin_cli
+                from warpcall_service.backup.commands import backup, restore
                 from warpcall_service.doctor.command import doctor
                 from warpcall_service.extension import load
                 from warpcall_service.worker import warmup
@@ -46,6 +47,8 @@ class Commands(TyperGroup):
             commands = typer.Typer(rich_markup_mode=None)
             admin_cli.add_commands(commands)
             commands.command("doctor")(doctor)
+            commands.command("backup")(backup)
+            commands.command("restore")(restore)
             commands.command("warm")(warmup.warm)
             if found is not None:
                 found.add_commands(commands)

@@ -163,6 +163,7 @@ class Extension:
             by name the function as `module:function`, which gets the request and the device's name.
         add_commands: adds commands to `warpcall-server`.
         checks: finds for `warpcall-server doctor` whether this machine has what the extension needs.
+        data_folders: folders in the data folder whose files belong to a backup.
         preload: loads, in a thread, what the first requests would wait for.
         running: starts the extension, and stops it in the end.
     """
@@ -174,6 +175,7 @@ class Extension:
     plan_requests: Mapping[str, str]
     add_commands: Callable[[typer.Typer], None]
     checks: Callable[[Settings], list[Finding]]
+    data_folders: tuple[str, ...]
     preload: Callable[[], None]
     running: Callable[[Core], AbstractAsyncContextManager[Parts]]
 

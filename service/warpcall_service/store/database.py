@@ -79,15 +79,22 @@ class Store:
         url: sqlite:///path or postgresql://...; None means a SQLite file in `folder`.
         folder: the data folder. It is created when it is needed, with access for its owner only.
 
+    Attributes:
+        path: of a SQLite file; None for PostgreSQL.
+        url: of a PostgreSQL database, with its password; None for SQLite.
+        label: names the database in messages, without a password.
+
     Raises:
         StoreError: the URL has neither form.
     """
 
     def __init__(self, url: str | None, folder: Path) -> None:
         self.path = _default_path(folder) if url is None else None
+        self.url: sa.URL | None = None
         if url is not None:
             parsed = _parsed(url)
             if parsed.drivername == "postgresql":
+                self.url = parsed
                 self.label = parsed.set(query={}).render_as_string(hide_password=True)
                 self._engine = sa.create_engine(
                     parsed.set(drivername="postgresql+psycopg"),
@@ -198,13 +205,25 @@ class Store:
         """Close the connections."""
         self._engine.dispose()
 
+    def table_names(self) -> list[str]:
+        """Names of all tables, ours and others."""
+        with self._connected("read") as connection:
+            return sa.inspect(connection).get_table_names()
+
     def needs_migration(self) -> bool:
         """Whether the schema of the database, which exists, must be made or updated.
 
         Raises:
             StoreError: the database cannot be read, or this server does not know its schema.
         """
-        revision = self.revision()
+        return self.is_behind(self.revision())
+
+    def is_behind(self, revision: str | None) -> bool:
+        """Whether a schema is older than this server's; None stands for an empty database.
+
+        Raises:
+            StoreError: this server does not know the schema.
+        """
         known = sorted(file.name[1:5] for file in REVISIONS.glob("v*.py"))
         if revision is not None and revision < known[0]:
             raise StoreError(
