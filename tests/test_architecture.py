@@ -63,6 +63,7 @@ PLATFORM = (
     "compressed",
     "streamed",
     "json_body",
+    "words",
     "runs",
     "peers",
     "profilers",

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
@@ -114,7 +114,7 @@ class Administration:
         shown = await self._jobs.read(caller, admin_data.read)
         text = render(
             "admin.html",
-            View.of(request),
+            replace(View.of(request), path="/admin"),  # also in an answer to a form
             admin=shown,
             quotas=self._quotas,
             form=form or Form(),

@@ -63,6 +63,14 @@ class Row:
     series: MonitorSeries
     steps: list[MonitorStep]
 
+    @property
+    def run_count(self) -> int:
+        return len(self.series.points)
+
+    @property
+    def step_count(self) -> int:
+        return len(self.steps)
+
 
 def routes(monitors: MonitorService) -> APIRouter:
     """The two pages, and what their forms post to."""

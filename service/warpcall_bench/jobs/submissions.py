@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 from warpcall.errors import Busy, Forbidden, InvalidInput, NotFound
 from warpcall.jobs import PRIORITIES, UNFINISHED
 from warpcall.jobs.request import OPTIONS
-from warpcall_bench.jobs import lifecycle, queue
+from warpcall_bench.jobs import lifecycle, queue, search
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.models import JobRequest, without_version
 from warpcall_bench.jobs.tables import Job, JobCase, JobTag
@@ -53,7 +54,9 @@ class Filter:
     """Which of the jobs that the caller may read to list; None means any.
 
     `before` is an id: only older jobs are listed. An `implementation` is among those of the job, in
-    any version. A `name` is a part of the job's name, in small or capital letters.
+    any version. All `words` are in the texts of the job, `found` is in its outcome, and it was
+    submitted on the days `since` and `until` or between them. A `sort` is one of `search.SORTS`,
+    after a - for the largest first.
     """
 
     user: str | None = None
@@ -63,7 +66,11 @@ class Filter:
     before: str | None = None
     limit: int = 50
     implementation: str | None = None
-    name: str | None = None
+    words: str = ""
+    found: str | None = None
+    since: date | None = None
+    until: date | None = None
+    sort: str = "-submitted"
 
 
 def submit(
@@ -285,13 +292,20 @@ def find_own(session: Session, caller: Caller, job_id: str) -> Job:
 
 
 def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
-    """Jobs that the caller may read, the latest first, and one more than `limit` if there are more.
+    """Jobs that the caller may read, in the order asked for, and one more than `limit` if there are
+    more.
 
     Raises:
         NotFound: there is no job `before`, or it is private to another user.
     """
-    query = sa.select(Job).where(readable(caller))
-    query = query.order_by(Job.number.desc()).limit(wanted.limit + 1)
+    by = search.SORTS[wanted.sort.removeprefix("-")]
+    descends = wanted.sort.startswith("-")
+    query = sa.select(Job).where(readable(caller)).limit(wanted.limit + 1)
+    query = query.order_by(by.desc() if descends else by, Job.number.desc())
+    query = query.where(*search.has_words(wanted.words))
+    query = query.where(*search.submitted_within(wanted.since, wanted.until))
+    if wanted.found is not None:
+        query = query.where(search.has_found(wanted.found))
     if wanted.user is not None:
         query = query.where(Job.user_name == wanted.user)
     if wanted.state is not None:
@@ -300,8 +314,6 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
         query = query.where(Job.op == wanted.op)
     if wanted.tag is not None:
         query = query.join(JobTag, JobTag.job_number == Job.number).where(JobTag.tag == wanted.tag)
-    if wanted.name is not None:
-        query = query.where(Job.name.icontains(wanted.name, autoescape=True))
     if wanted.implementation is not None:
         # The column is a list as JSON. Names have no quotes, and a version follows after an @.
         name = json.dumps(wanted.implementation)[1:-1]
@@ -312,7 +324,10 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
             )
         )
     if wanted.before is not None:
-        query = query.where(Job.number < find(session, caller, wanted.before).number)
+        number = find(session, caller, wanted.before).number
+        value = sa.select(by).where(Job.number == number).correlate(None).scalar_subquery()
+        beyond = by < value if descends else by > value
+        query = query.where(sa.or_(beyond, sa.and_(by == value, Job.number < number)))
     return session.scalars(query).all()
 
 

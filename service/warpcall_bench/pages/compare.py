@@ -137,7 +137,7 @@ def comparison_rows(session: Session, view: View, text: bytes) -> str:
     found = checked(Comparison, pydantic_core.from_json(text))
     rows = sorted(found.rows, key=_evidence)
     axis = log_axis(
-        [end for row in rows[:MOST_ROWS] for end in (row.ratio, row.ratio_low, row.ratio_high)],
+        [end for row in rows for end in (row.ratio, row.ratio_low, row.ratio_high)],
         "×",
         around=1.0,
         least_room=1.01,
@@ -146,9 +146,8 @@ def comparison_rows(session: Session, view: View, text: bytes) -> str:
     return render(
         "compare_rows.html",
         view,
-        rows=[_compared(row, axis) for row in rows[:MOST_ROWS]],
-        hidden=max(0, len(rows) - MOST_ROWS),
-        total=len(rows),
+        rows=[_compared(row, axis) for row in rows],
+        MOST_ROWS=MOST_ROWS,
         axis=axis,
         lead=_lead(counts, len(rows)),
         unknown=sum(row.margin is None and not row.why for row in rows),

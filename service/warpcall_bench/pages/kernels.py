@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 from warpcall import wire
 from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
-from warpcall.problems import ProblemDetails, ProblemInfo
+from warpcall.problems import ProblemDetails, ProblemList
 from warpcall_bench.drawing.sources import difference, files_of_op, highlighted
 from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.service import JobService
+from warpcall_bench.pages.sortable import ordered
 from warpcall_bench.pages.view import View, page, render
 from warpcall_bench.runs.operator_modules import OperatorModule
 from warpcall_bench.uploads.database import Row, UploadFilter
@@ -29,6 +30,8 @@ from warpcall_service.text import brief
 LATEST = 15  # jobs
 PAGE_UPLOADS = 50
 OP_UPLOADS = 100
+UPLOAD_COLUMNS = ("name", "op", "uploaded")  # by which the database sorts them
+PROBLEM_COLUMNS = ("name", "uploaded")
 
 File = Annotated[str | None, Query(max_length=200)]
 Module = Annotated[str, Path(max_length=500)]
@@ -47,14 +50,13 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
     async def list_kernels(
         request: Request, caller: CurrentCaller, before: Cursor | None = None
     ) -> Response:
-        found = await uploads.list_implementations(
-            caller, UploadFilter(None, None, before, PAGE_UPLOADS)
-        )
-        declared: Sequence[ProblemInfo] | None = None
-        if before is None:
-            wanted = UploadFilter(None, None, None, PAGE_UPLOADS)
-            declared = (await uploads.list_problems(caller, wanted)).problems
         view = View.of(request)
+        wanted = _filter(view, "uploads", UPLOAD_COLUMNS, before)
+        found = await uploads.list_implementations(caller, wanted)
+        declared: ProblemList | None = None
+        if before is None:
+            wanted = _filter(view, "problems", PROBLEM_COLUMNS, None)
+            declared = await uploads.list_problems(caller, wanted)
         providers = await uploads.providers(caller)
         return page(request, kernels_page(view, list(ops.values()), declared, found, providers))
 
@@ -113,10 +115,17 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
     return router
 
 
+def _filter(view: View, name: str, columns: Sequence[str], before: str | None) -> UploadFilter:
+    """What a reader wants of a list of uploads, in the parameters of its table."""
+    shown = ordered(view, name, (), columns)
+    sort = ("-" if shown.descending else "") + shown.sort or "-uploaded"
+    return UploadFilter(None, None, before, PAGE_UPLOADS, shown.filter_text, sort)
+
+
 def kernels_page(
     view: View,
     ops: Sequence[Op],
-    problems: Sequence[ProblemInfo] | None,
+    problems: ProblemList | None,
     found: ImplementationList,
     providers: Mapping[str, OperatorModule],
 ) -> str:
@@ -127,18 +136,18 @@ def kernels_page(
         providers: modules of the operator that the caller may read, by implementation.
     """
     uploaded = [one for one in found.implementations if one.kind == "uploaded"]
-    counts = {op["name"]: sum(one.op == op["name"] for one in uploaded) for op in ops}
     return render(
         "kernels.html",
         view,
         ops=ops,
         problems=problems,
-        counts=counts,
         uploaded=uploaded,
         operators=[one for one in found.implementations if one.kind == "operator"],
         providers=providers,
         errors=found.errors,
         following=found.next,
+        upload_columns=UPLOAD_COLUMNS,
+        problem_columns=PROBLEM_COLUMNS,
     )
 
 

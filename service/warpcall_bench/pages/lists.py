@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import STATES, Queue
 from warpcall_bench.drawing.numbers import count, span
 from warpcall_bench.jobs import answers
+from warpcall_bench.jobs.search import SORTS, Found
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages.shown import Servers
 from warpcall_bench.pages.strips import DeviceStrip
 from warpcall_bench.pages.view import View, render
+from warpcall_bench.words import LONGEST
 from warpcall_service.extension import Engine
 from warpcall_service.lanes.activity import STEPS
 
@@ -41,8 +44,7 @@ def queue_page(
         view,
         devices=[replace(one, job=here.get(one.status.name)) for one in devices],
         queue=queue,
-        shown=queue.entries[:MOST_ENTRIES],
-        hidden=max(0, len(queue.entries) - MOST_ENTRIES),
+        MOST_ENTRIES=MOST_ENTRIES,
         answer=_answer(view.caller.name, queue, devices),
         able=able,
         recent=recent,
@@ -110,7 +112,10 @@ def jobs_page(
         jobs=found.jobs,
         following=found.next,
         wanted=wanted,
-        is_filtered=replace(wanted, before=None, limit=0) != Filter(limit=0),
+        is_filtered=replace(wanted, before=None, limit=0, sort="") != Filter(limit=0, sort=""),
         ops=ops,
         states=STATES,
+        all_found=get_args(Found),
+        columns=[*SORTS],
+        longest=LONGEST,
     )

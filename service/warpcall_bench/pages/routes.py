@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BeforeValidator
 
 from warpcall.jobs import State
 from warpcall.regressions import ALLOWED, MOST_ALLOWED
 from warpcall_bench.artefacts.contents import contents
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs.models import CaseKey, ImplementationName, JobName, Name, Word
+from warpcall_bench.jobs.models import CaseKey, ImplementationName, Name, Word
 from warpcall_bench.jobs.routes import JobId, Position
+from warpcall_bench.jobs.search import SORTS, Found
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages import docs, guide, login, start, static
@@ -25,11 +28,13 @@ from warpcall_bench.pages.kernels import kernel_routes
 from warpcall_bench.pages.lists import abilities, jobs_page, queue_page
 from warpcall_bench.pages.shared import From, Ratios, shared_routes
 from warpcall_bench.pages.shown import servers
+from warpcall_bench.pages.sortable import sort_of
 from warpcall_bench.pages.strips import strips
 from warpcall_bench.pages.view import View, page, streamed_page
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.summaries.routes import DeviceName
 from warpcall_bench.uploads.service import UploadService
+from warpcall_bench.words import LONGEST
 from warpcall_service.extension import Engine, Nodes
 from warpcall_service.http.caller import CurrentCaller
 
@@ -37,7 +42,11 @@ PAGE_JOBS = 50
 
 Percent = Annotated[float, Query(gt=0, le=100 * MOST_ALLOWED, allow_inf_nan=False)]
 # A form sends an empty text for a field that was left empty.
+EMPTY_IS_NONE = BeforeValidator(lambda text: text or None)
 Empty = Annotated[str, Query(max_length=0)]
+Words = Annotated[str, Query(max_length=LONGEST)]
+Day = Annotated[date | None, EMPTY_IS_NONE]
+Outcome = Annotated[Found | None, EMPTY_IS_NONE]
 
 
 def pages(
@@ -79,16 +88,24 @@ def pages(
         state: State | Empty | None = None,
         op: Name | Empty | None = None,
         tag: Word | Empty | None = None,
-        name: JobName | Empty | None = None,
+        find: Words = "",
+        found: Outcome = None,
+        since: Day = None,
+        until: Day = None,
         before: JobId | None = None,
     ) -> Response:
+        view = View.of(request)
         wanted = Filter(
             *(user or None, state or None, op or None, tag or None, before, PAGE_JOBS),
-            name=name or None,
+            words=find,
+            found=found,
+            since=since,
+            until=until,
+            sort=sort_of(view, "", SORTS) or "-submitted",
         )
         ops = [declared["name"] for declared in engine.catalog]
         devices = jobs.scheduler.devices
-        text = await jobs.read(caller, jobs_page, View.of(request), wanted, ops, devices)
+        text = await jobs.read(caller, jobs_page, view, wanted, ops, devices)
         return page(request, text)
 
     @router.get("/jobs/{id}")

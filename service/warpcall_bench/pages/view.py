@@ -6,8 +6,8 @@ import contextlib
 import functools
 import logging
 import secrets
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,6 +21,7 @@ from warpcall.jobs.outcomes import chip_of, sentence
 from warpcall.jobs.results import why_no_verdict
 from warpcall_bench.compressed import Compressed, PartsCompressor, accepts_gzip
 from warpcall_bench.drawing import numbers
+from warpcall_bench.pages.sortable import ordered, table
 from warpcall_bench.pages.static import static_path
 from warpcall_bench.streamed import Streamed
 from warpcall_service.http.caller import caller_of
@@ -74,18 +75,21 @@ class View:
         path: path of the page.
         caller: who looks; nobody on pages that need no key.
         share: token of the share link by which the caller came; empty for users.
+        query: the parameters of the page's address.
     """
 
     base: str
     path: str
     caller: Caller
     share: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request) -> View:
         """The view of a request."""
         path = path_of(request.scope)
-        return cls("../" * (path.count("/") - 1) or "./", path, caller_of(request.scope))
+        base = "../" * (path.count("/") - 1) or "./"
+        return cls(base, path, caller_of(request.scope), query=dict(request.query_params))
 
     @property
     def is_guest(self) -> bool:
@@ -108,6 +112,15 @@ class View:
         path = self.base + "/".join(quote(part, safe="") for part in parts)
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{path}?{urlencode(given)}" if given else path
+
+    def path_here(self) -> str:
+        """A link to the same page without its parameters."""
+        return self.base + "/".join(quote(part, safe="") for part in self.path[1:].split("/"))
+
+    def here(self, changes: Mapping[str, str]) -> str:
+        """A link to the same page with other parameters; empty ones are left out."""
+        given = {name: value for name, value in {**self.query, **changes}.items() if value}
+        return self.path_here() + (f"?{urlencode(given)}" if given else "")
 
     def op(self, name: str, **query: object) -> str:
         """A link to the page of an op: a shipped one, or a problem of a user."""
@@ -168,6 +181,7 @@ def _environment() -> Environment:
     made.globals["why_no_verdict"] = why_no_verdict
     made.globals |= {"chip_of": chip_of, "levels": LEVELS, "sentence_about": sentence}
     made.globals["rest_here"] = REST
+    made.globals |= {"table": table, "ordered": ordered}
     return made
 
 

@@ -23,6 +23,7 @@ from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.operator_modules import LIMIT
 from warpcall_bench.runs.stored_results import summary_of
+from warpcall_bench.words import natural
 from warpcall_service.identity import Caller
 from warpcall_service.store.times import moment
 
@@ -143,7 +144,7 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
         by_case[key].append(_entry(row, job_id, user))
     latest = {key: max(one.finished_at for one in entries) for key, entries in by_case.items()}
     shown = sorted(by_case, key=lambda key: latest[key], reverse=True)[:MOST_CASES]
-    return [_standing(key, by_case[key]) for key in sorted(shown, key=_natural)]
+    return [_standing(key, by_case[key]) for key in sorted(shown, key=natural)]
 
 
 def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
@@ -152,12 +153,6 @@ def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
     others = [one for one in entries if not can_rank("ok", one.tags)]
     others.sort(key=lambda one: one.relative)
     return Standing(case=case, entries=ranked(rankable), unranked=others)
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """A key that sorts numbers in names by their value."""
-    parts = "".join(c if c.isdigit() else f" {c} " for c in name).split()
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
 
 
 def _entry(row: Row, job_id: str, user: str) -> BoardEntry:

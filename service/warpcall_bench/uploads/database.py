@@ -17,6 +17,7 @@ from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavail
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.uploads.new_versions import NAME, NewImplementation, NewVersion, Quota
 from warpcall_bench.uploads.tables import JobUpload, StoredProblem, Uploaded, UploadedVersion
+from warpcall_bench.words import words_of
 from warpcall_service.auth.users import lock_user
 from warpcall_service.identity import LOCAL, Caller
 from warpcall_service.store.times import now_ms
@@ -35,12 +36,18 @@ Row = TypeVar("Row", bound=Uploaded)
 
 @dataclass(frozen=True, slots=True)
 class UploadFilter:
-    """Which uploads to list; None means any. Only implementations have an op."""
+    """Which uploads to list; None means any. Only implementations have an op.
+
+    All `words` are in the user, the name, the op or the first line of the upload. A `sort` is one of
+    "name", "op" and "uploaded", after a - for the largest or latest first.
+    """
 
     op: str | None = None
     user: str | None = None
     before: str | None = None
     limit: int = 50
+    words: str = ""
+    sort: str = "-uploaded"
 
 
 class Versions(Generic[Row]):
@@ -215,6 +222,13 @@ class Versions(Generic[Row]):
         )
         query = sa.select(table).join(ranked, ranked.c.number == table.number)
         query = query.where(ranked.c.rank == 1)
+        label, descends = wanted.sort.removeprefix("-"), wanted.sort.startswith("-")
+        by = self._order(label)
+        for word in words_of(wanted.words):
+            texts = [table.user_name + "/" + table.name, table.doc]
+            if table is UploadedVersion:
+                texts.append(UploadedVersion.op)
+            query = query.where(sa.or_(*(text.icontains(word, autoescape=True) for text in texts)))
         if wanted.op is not None:
             query = query.where(UploadedVersion.op == wanted.op)
         if wanted.user is not None:
@@ -227,12 +241,31 @@ class Versions(Generic[Row]):
                     field="before",
                 )
             at = sa.tuple_(table.latest_ms, table.number)
-            query = query.where(at < sa.tuple_(int(parts[1]), int(parts[2])))
-        query = query.order_by(*self._latest_first).limit(wanted.limit + 1)
+            last = sa.tuple_(int(parts[1]), int(parts[2]))
+            if by is None:
+                query = query.where(at < last if descends else at > last)
+            else:
+                value = sa.select(by).where(table.number == int(parts[2])).correlate(None)
+                known = value.scalar_subquery()
+                beyond = by < known if descends else by > known
+                query = query.where(sa.or_(beyond, sa.and_(by == known, at < last)))
+        if by is not None:
+            query = query.order_by(by.desc() if descends else by, *self._latest_first)
+        elif descends:
+            query = query.order_by(*self._latest_first)
+        else:
+            query = query.order_by(table.latest_ms, table.number)
+        query = query.limit(wanted.limit + 1)
         found = session.scalars(query).all()
         page = found[: wanted.limit]
         following = f"{page[-1].latest_ms}-{page[-1].number}" if len(found) > len(page) else None
         return page, following
+
+    def _order(self, label: str) -> sa.ColumnElement[str] | None:
+        """By what a list is sorted; None for the time of the latest version."""
+        if label == "name":
+            return self._table.user_name + "/" + self._table.name
+        return UploadedVersion.op.expression if label == "op" else None
 
     def delete(
         self, session: Session, caller: Caller, user: str, name: str, version: str | None

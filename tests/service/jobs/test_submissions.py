@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall.jobs.outcomes import chip_of
 from warpcall_bench.jobs import answers, events, lifecycle, submissions
 from warpcall_bench.jobs.submissions import Filter
-from warpcall_bench.jobs.tables import Job
+from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_service.identity import Caller
 from warpcall_service.store import times
 from warpcall_service.store.database import Store
@@ -125,7 +126,7 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
 
     def found(name: str, user: str = "alice") -> list[str]:
         with store.read() as session:
-            listed = answers.jobs(session, caller(user), Filter(name=name), 1).jobs
+            listed = answers.jobs(session, caller(user), Filter(words=name), 1).jobs
         return [f"{job.title}: {job.measured}" for job in listed]
 
     ours = "100 % of\N{EM DASH}Tiles: case 0 + 2 more"
@@ -134,6 +135,71 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
     assert found("1_0") == found("nothing") == []
     with store.read() as session:
         assert answers.job(session, caller("alice"), named, 1).name == "100 % of\N{EM DASH}Tiles"
+
+
+def test_a_job_is_found_by_any_of_its_texts_its_outcome_and_its_day(store: Store) -> None:
+    large = submit(store, "alice", cases=2, note="After the fix", tags=["nightly"])
+    small = submit(store, "alice", implementations=["torch", "copy"])
+    private = submit(store, "bob", note="after all", private=True)
+    with store.write() as session:
+        for job, day in ((large, 29), (small, 30)):
+            row = session.scalars(sa.select(Job).where(Job.id == job)).one()
+            row.created_ms = int(datetime(2026, 11, day, 23, 59, tzinfo=UTC).timestamp() * 1e3)
+            row.implementations = '["torch","ann/tiles"]'
+        case = session.scalars(sa.select(JobCase).where(JobCase.key == "case 1")).one()
+        case.key = "permute x=BF16[8192,8192] dims=1,0"
+    measured_as(store, large, "faster", "wrong_result")
+    measured_as(store, small, "faster")
+
+    def found(**wanted: Any) -> list[str]:
+        with store.read() as session:
+            return [
+                job.id for job in answers.jobs(session, caller("alice"), Filter(**wanted), 1).jobs
+            ]
+
+    for words in ("FIX", "8192x8192", "8192 x 8192 bf16", "fix 8192,8192", "nightly", large):
+        assert found(words=words) == [large], words
+    assert found(words="after") == [large]
+    assert found(words="ann/tiles") == found(words="x") == found(words="") == [small, large]
+    assert found(words="fix small") == found(words="%") == found(words="81_2") == []
+    assert private not in found(words="bob")
+    assert found(found="faster") == []  # their ends decide that
+    with store.write() as session:
+        session.execute(sa.update(Job).values(state="partial"))
+    assert found(found="faster") == [small, large]
+    assert found(found="wrong result") == [large]
+    assert found(found="slower") == found(found="right") == []
+    assert found(since=date(2026, 11, 30)) == [small]
+    assert found(until=date(2026, 11, 29)) == [large]
+    assert found(since=date(2026, 11, 29), until=date(2026, 11, 30)) == [small, large]
+    assert found(until=date.max) == [small, large]
+    assert found(until=date.min) == []
+
+
+def test_a_list_in_any_order_comes_whole_in_pages(store: Store) -> None:
+    jobs = [submit(store, user, name=name) for user, name in zip("abab", "CbcA", strict=True)]
+    with store.write() as session:
+        for took, job in zip((5, 7, 7, 1), jobs, strict=True):
+            session.execute(sa.update(Job).where(Job.id == job).values(took_ms=took))
+
+    def listed(sort: str) -> str:
+        found, before = [], None
+        with store.read() as session:
+            while True:
+                wanted = Filter(sort=sort, limit=1, before=before)
+                page = answers.jobs(session, caller("root", "admin"), wanted, 1)
+                found += [jobs.index(job.id) for job in page.jobs]
+                if (before := page.next) is None:
+                    return "".join(map(str, found))
+
+    assert {sort: listed(sort) for sort in ("submitted", "-submitted", "took", "-took")} == {
+        "submitted": "0123",
+        "-submitted": "3210",
+        "took": "3021",
+        "-took": "2103",
+    }
+    assert (listed("user"), listed("-user")) == ("2031", "3120")
+    assert (listed("job"), listed("-job")) == ("3120", "2013")
 
 
 def measured_as(store: Store, job_id: str, *statuses: str) -> None:

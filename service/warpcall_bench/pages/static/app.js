@@ -49,6 +49,44 @@ document.addEventListener("change", (event) => {
   if (form && event.target.tagName === "SELECT") form.requestSubmit();
 });
 
+// Forms with data-live filter tables. They are sent by themselves while a reader types: the page that
+// answers replaces the tables of this one, and the address keeps what was typed.
+const PAUSE_MS = 150; // without a key
+let typed = 0;
+let pending = null;
+
+async function filterNow(form) {
+  pending?.abort();
+  pending = new AbortController();
+  const url = new URL(location);
+  url.hash = "";
+  for (const [name, value] of new FormData(form)) url.searchParams.set(name, value);
+  for (const [name, value] of [...url.searchParams]) if (!value) url.searchParams.delete(name);
+  url.searchParams.delete("before");
+  const { signal } = pending;
+  try {
+    const answer = await fetch(url, { headers: { accept: "text/html" }, signal });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!answer.ok || signal.aborted) return;
+    const ticked = [...document.querySelectorAll("[id^=list] input:checked")].map((one) => one.value);
+    for (const list of document.querySelectorAll("[id^=list]")) {
+      const found = page.getElementById(list.id);
+      if (found) list.replaceWith(found);
+    }
+    for (const one of document.querySelectorAll("[id^=list] input[type=checkbox]")) one.checked = ticked.includes(one.value);
+    history.replaceState(null, "", url);
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+  }
+}
+
+document.addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-live]");
+  if (!form || event.target.tagName === "SELECT") return;
+  clearTimeout(typed);
+  typed = setTimeout(filterNow, PAUSE_MS, form);
+});
+
 // The title of a time is in the reader's time zone. It is written when the cursor reaches the time:
 // a browser needs some 20 ms for the first one, which would delay the first paint of the page.
 document.addEventListener("pointerover", (event) => {

@@ -1,0 +1,192 @@
+"""Every list of the pages sorts by its columns and filters by words, in its address and without scripts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import httpx
+import pytest
+
+from tests.app.pages.conftest import Lab
+from tests.service.job_rows import caller
+from warpcall.errors import InvalidInput
+from warpcall_bench.pages.sortable import table
+from warpcall_bench.pages.view import View
+from warpcall_bench.words import LONGEST, natural, words_of
+
+# Tables that are no lists: their rows belong together, are in the only order that makes sense, or are
+# the first of a list that stands whole on another page.
+NO_LISTS = {
+    *("results", "answers", "heat", "more", "spreads", "facts-table", "pair", "choices"),
+    *("latest", "parts"),
+}
+ROWS = [
+    SimpleNamespace(name="n10", size=3, by=SimpleNamespace(user="Ann"), tags=["a"]),
+    SimpleNamespace(name="n9", size=None, by=None, tags=[]),
+    SimpleNamespace(name="N11", size=20, by=SimpleNamespace(user="bob"), tags=["b", "c"]),
+]
+COLUMNS = {"name": "name", "size": "size", "smallness": "-size", "user": "by.user", "tag": "tags.0"}
+
+
+@dataclass
+class Shown:
+    """A table of a page."""
+
+    classes: set[str]
+    rows: int = 0
+    links: list[str] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
+
+
+class Tables(HTMLParser):
+    """The tables of a page with their links that sort, and its forms that filter."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[Shown] = []
+        self.fields: list[str] = []
+        self._in_head = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "table":
+            self.tables.append(Shown({*given.get("class", "").split()}))
+        elif tag in ("thead", "tbody"):
+            self._in_head = tag == "thead"
+        elif tag == "tr" and self.tables and not self._in_head:
+            self.tables[-1].rows += 1
+        elif tag == "th" and "aria-sort" in given:
+            self.tables[-1].marks.append(given["aria-sort"])
+        elif tag == "a" and given.get("class") == "sort":
+            self.tables[-1].links.append(given["href"])
+        elif tag == "input" and given.get("type") == "search":
+            self.fields.append(given["name"])
+
+
+def view(**query: str) -> View:
+    return View("../", "/some/page", caller("ann"), query=query)
+
+
+def names(**query: str) -> list[str]:
+    found = table(view(**query), "", ROWS, COLUMNS, ["tags"])
+    return [row.name for row in found.rows]
+
+
+def test_rows_are_sorted_by_value_and_those_without_one_come_last() -> None:
+    assert names() == ["n10", "n9", "N11"]
+    assert names(sort="name") == ["n9", "n10", "N11"]
+    assert names(sort="-name") == ["N11", "n10", "n9"]
+    assert names(sort="size") == names(sort="-smallness") == ["n10", "N11", "n9"]
+    assert names(sort="-size") == names(sort="smallness") == ["N11", "n10", "n9"]
+    assert names(sort="user") == names(sort="tag") == ["n10", "N11", "n9"]
+    assert natural("a2") < natural("a10") < natural("b1")
+
+
+def test_rows_are_filtered_by_all_words_in_any_column() -> None:
+    assert names(find="n1") == ["n10", "N11"]
+    assert names(find=" BOB  n1 ") == ["N11"]
+    assert names(find="ann bob") == []
+    assert names(find="c") == ["N11"]
+    assert words_of("8192x8192 BF16") == words_of("8192×8192 x bf16") == ["8192,8192", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("query", "wrong", "says"),
+    [
+        ({"keys.sort": "colour"}, "keys.sort", "one of name, size, smallness, user, tag, with a -"),
+        ({"keys.sort": "--name"}, "keys.sort", "got '--name'"),
+        ({"keys.find": "x" * (LONGEST + 1)}, "keys.find", "at most 100 characters, got 101"),
+    ],
+)
+def test_what_a_table_cannot_do_is_refused(query: dict[str, str], wrong: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(says)) as caught:
+        table(view(**query), "keys", ROWS, COLUMNS)
+
+    assert caught.value.field == wrong
+
+
+def test_a_link_keeps_the_filter_and_reverses_the_order() -> None:
+    query = {"keys.find": "a&b", "keys.sort": "-size", "before": "0123", "user": "all"}
+    head = table(view(**query), "keys", ROWS, COLUMNS)
+
+    def link(cell: str) -> dict[str, list[str]]:
+        (found,) = re.findall(r'href="([^"]*)#list-keys"', cell)
+        address = urlsplit(found.replace("&amp;", "&"))
+        assert address.path == "../some/page"
+        return parse_qs(address.query)
+
+    kept = {"keys.find": ["a&b"], "user": ["all"]}
+    assert link(head.head("size", "num")) == {**kept, "keys.sort": ["size"]}
+    assert link(head.head("smallness", "num")) == {**kept, "keys.sort": ["-smallness"]}
+    assert link(head.head("user")) == {**kept, "keys.sort": ["user"]}
+    assert 'aria-sort="descending"' in head.head("size", "num")
+    assert "<a" not in head.head("no column")
+    assert "<a" not in table(view(), "", ROWS[:1], COLUMNS).head("name")
+    form = head.form("keys")
+    assert 'name="keys.find" value="a&amp;b"' in form
+    assert 'name="user" value="all"' in form
+    assert "before" not in form
+
+
+def test_every_list_of_every_page_sorts_by_links(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    """Also after a filter that leaves nothing."""
+    sorted_by: set[str] = set()
+    filtered: set[str] = set()
+    for path in [path for path in [*pages_lab.paths, "/admin?by=day"] if "guide" not in path]:
+        found = Tables(browser_http.get(path).text)
+        for one in found.tables:
+            # A kernel of a compile report has a row for its name, and one for what it needs.
+            several = one.rows > (2 if "kernels" in one.classes else 1)
+            if several and not one.classes & NO_LISTS:
+                assert one.links, (path, one)
+            for link in one.links[: 1 if path.startswith("/compare") else None]:  # it takes long
+                url = urljoin(f"http://server{path}", link).removeprefix("http://server")
+                page = browser_http.get(url.partition("#")[0])
+                assert page.status_code == 200, url
+                (mark,) = [mark for shown in Tables(page.text).tables for mark in shown.marks]
+                descends = any(
+                    name.endswith("sort=-") for name in re.findall(r"[^?&]*sort=-?", url)
+                )
+                assert mark == ("descending" if descends else "ascending"), url
+                sorted_by.add(urlsplit(path).path)
+        for name in found.fields:
+            page = browser_http.get(path, params={**dict(parse_qs_one(path)), name: "no such text"})
+            assert page.status_code == 200
+            assert "Nothing has “no such text”" in page.text or path == "/jobs", path
+            assert 'value="no such text"' in page.text
+            filtered.add(urlsplit(path).path)
+
+    assert {"/", "/jobs", "/kernels", "/admin", "/board", "/history"} <= sorted_by
+    assert {"/jobs", "/kernels", "/admin", "/history"} <= filtered
+
+
+def parse_qs_one(path: str) -> list[tuple[str, str]]:
+    return [(name, value[0]) for name, value in parse_qs(urlsplit(path).query).items()]
+
+
+def test_the_list_of_jobs_is_found_by_words_outcome_and_day_and_sorted_whole(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    def shown(**query: str) -> list[str]:
+        page = browser_http.get("/jobs", params=query)
+        assert page.status_code == 200, query
+        return list(dict.fromkeys(re.findall(r'href="./jobs/([0-9a-f]{12})"', page.text)))
+
+    assert pages_lab.many in shown(find="625x625")
+    assert pages_lab.done not in shown(find="625x625")
+    assert shown(find="nightly ann/tiles") == [pages_lab.done]
+    assert shown(found="faster", since="2000-01-01", until="") != []
+    assert shown(until="2000-01-01") == []
+    assert shown(sort="submitted") == shown()[::-1]
+    assert browser_http.get("/jobs", params={"find": "none"}).text.count("No job matches") == 1
+    for wrong in ({"sort": "outcome"}, {"since": "soon"}, {"found": "x"}, {"find": "x" * 101}):
+        answer = browser_http.get("/jobs", params=wrong, headers={"accept": "*/*"})
+        assert answer.status_code == 422
+        assert answer.json()["field"] == next(iter(wrong))
