@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.app.harness import App, running_app
-from tests.service.fixtures import still_works, tensor_client
+from tests.service.fixtures import sqlite, still_works, tensor_client
 
-__all__ = ["still_works", "tensor_client"]
+__all__ = ["sqlite", "still_works", "tensor_client"]
 
 SETTINGS = {
     "arena_bytes": "128MiB",

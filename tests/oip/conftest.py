@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 from collections.abc import Iterator
-from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.oip.lending import Make
+from tests.oip.lending import segment
 from tests.servers import Server, running_server
-from tests.service.databases import Database
+
+__all__ = ["segment"]
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -33,25 +30,3 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Database:
-    """An empty database."""
-    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})
-
-
-@pytest.fixture
-def segment() -> Iterator[Make]:
-    """Makes segments of so many bytes; gone at the end."""
-    made: list[SharedMemory] = []
-
-    def make(nbytes: int) -> str:
-        made.append(SharedMemory(f"warpcall-{secrets.token_hex(6)}", create=True, size=nbytes))
-        return made[-1].name
-
-    yield make
-    for one in made:
-        one.close()
-        with contextlib.suppress(FileNotFoundError):  # a test has removed it
-            one.unlink()

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.oip.requests import X, body, tensor
 
 REGIONS = "/v2/systemsharedmemory"
 Make = Callable[[int], str]  # makes a segment of so many bytes, and says its key
+
+
+@pytest.fixture
+def segment() -> Iterator[Make]:
+    """Makes segments of so many bytes; gone at the end."""
+    made: list[SharedMemory] = []
+
+    def make(nbytes: int) -> str:
+        made.append(SharedMemory(f"warpcall-{secrets.token_hex(6)}", create=True, size=nbytes))
+        return made[-1].name
+
+    yield make
+    for one in made:
+        one.close()
+        with contextlib.suppress(FileNotFoundError):  # a test has removed it
+            one.unlink()
 
 
 def path_of(key: str) -> Path:

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 
 from demo.server import Server
+from tests.oip.lending import REGIONS, Make, both, listed, register
 from tests.oip.requests import INFER, LENGTH, binary, body, packed, refused, tensor
 from tests.service.requests import log_of, send_raw
 
@@ -60,6 +61,19 @@ def test_clients_that_stop_after_their_json_do_not_delay_others(
 
     assert answer.status_code == 200
     assert answered_before == []
+
+
+def test_shared_memory_works_over_the_unix_socket_too(
+    server: Server, http: httpx.Client, segment: Make
+) -> None:
+    register(http, "a", segment(64), 64)
+
+    transport = httpx.HTTPTransport(uds=str(server.uds))
+    with httpx.Client(transport=transport, base_url="http://x") as local:
+        assert [region["name"] for region in listed(local)] == ["a"], "the same user's"
+        assert local.post(INFER, json=both("a")).status_code == 200
+        assert register(local, "b", segment(64), 64).status_code == 200
+    assert http.post(f"{REGIONS}/unregister").status_code == 200
 
 
 def test_inferences_are_logged_and_counted_like_other_calls(

@@ -10,10 +10,10 @@ import pytest
 
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
-from tests.service.fixtures import still_works, tensor_client
+from tests.service.fixtures import sqlite, still_works, tensor_client
 from warpcall_service.store.database import Store
 
-__all__ = ["still_works", "tensor_client"]
+__all__ = ["sqlite", "still_works", "tensor_client"]
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -54,9 +54,3 @@ def store(database: Database) -> Iterator[Store]:
     store.migrate()
     yield store
     store.close()
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Database:
-    """An empty SQLite database, where its kind makes no difference."""
-    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})

@@ -1,14 +1,22 @@
-"""Fixtures of a client `http`, whether of a server or of the application in this process."""
+"""Fixtures of tests of a server, and of the application in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.service.databases import Database
 from tests.service.requests import well
 from tests.service.stored_tensors import ALL, memory
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    """An empty SQLite database, where its kind makes no difference."""
+    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.app.harness import App, running_app
+from tests.oip.lending import segment
+
+__all__ = ["segment"]
 
 SETTINGS = {
     "arena_bytes": "128MiB",
