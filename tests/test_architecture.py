@@ -65,7 +65,6 @@ PLATFORM = (
     "json_body",
     "words",
     "runs",
-    "peers",
     "profilers",
     "programs",
     "uploads",
@@ -136,7 +135,6 @@ NO_FASTAPI = {
     "store",
     "lanes",
     "runs",
-    "peers",
     "profilers",
     "devices",
     "programs",
@@ -258,17 +256,27 @@ def test_tables_know_only_other_tables_and_stand_where_their_rows_are_written() 
 
 def test_pages_and_routes_write_no_sql() -> None:
     """What they show or answer comes from functions of the folder that has the tables."""
+    files = [
+        file for file in service() if part_of(file) in NO_SQL or file.name.endswith("routes.py")
+    ]
     knows = [
-        str(file)
-        for file in service()
-        if part_of(file) in NO_SQL or file.name.endswith("routes.py")
-        if any(
-            isinstance(node, ast.Import) and "sqlalchemy" in {alias.name for alias in node.names}
-            for node in ast.walk(ast.parse(file.read_text()))
-        )
+        f"{file.name}: {ast.unparse(node)}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        if "sqlalchemy" in ast.unparse(node)
+        if ast.unparse(node) != "from sqlalchemy.orm import Session"  # the type that they pass on
+    ]
+    uses = [
+        f"{file.name}: {ast.unparse(node)}"
+        for file in files
+        if file.is_relative_to(PACKAGES["warpcall_bench"])
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "session"
     ]
 
     assert knows == []
+    assert uses == []
 
 
 def test_only_http_and_startup_know_the_http_server() -> None:
@@ -334,6 +342,37 @@ def test_a_public_class_name_stands_once_in_a_package(package: str) -> None:
     )
 
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_folder_has_three_modules_or_more() -> None:
+    """Fewer belong into the folder that uses them, or into one module."""
+    packages = ("warpcall", *ORDERS)
+    folders = {file.parent for package in packages for file in sources(package)}
+    few = [
+        str(folder)
+        for folder in folders
+        if len([file for file in folder.glob("*.py") if file.stem != "__init__"]) < 3
+    ]
+
+    assert few == []
+
+
+@pytest.mark.parametrize("package", ORDERS)
+def test_the_page_of_the_architecture_says_of_a_folder_what_its_docstring_says(
+    package: str,
+) -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = page.partition(f"| `{package}` |")[2].partition("\n\n")[0]
+    folders = [name for name in ORDERS[package] if (PACKAGES[package] / name).is_dir()]
+    lacking = []
+    for name in folders:
+        text = (PACKAGES[package] / name / "__init__.py").read_text()
+        sentence = " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
+        if not sentence or f"| `{name}` | {sentence}" not in rows:
+            lacking.append(name)
+
+    assert folders
+    assert lacking == []
 
 
 def test_tests_of_the_application_start_no_process() -> None:

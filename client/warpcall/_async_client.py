@@ -18,10 +18,10 @@ from warpcall._generated.async_ops import AsyncOps
 from warpcall._generated.async_stored_ops import AsyncStoredOps
 from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
+from warpcall._jobs.monitors import AsyncMonitors
 from warpcall._jobs.problems import AsyncProblems
 from warpcall._jobs.regressions import AsyncRegressions
 from warpcall._jobs.source import Code
-from warpcall._monitors.client import AsyncMonitors
 from warpcall._program import AsyncProgram
 from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, TensorInput
 from warpcall._transport.base import Transport

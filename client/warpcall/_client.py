@@ -17,9 +17,9 @@ from warpcall._generated.ops import Ops
 from warpcall._generated.stored_ops import StoredOps
 from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
+from warpcall._jobs.monitors import Monitors
 from warpcall._jobs.problems import Problems
 from warpcall._jobs.regressions import Regressions
-from warpcall._monitors.client import Monitors
 from warpcall._program import Program
 from warpcall._tensors import StoredTensor, TensorInput
 

@@ -27,9 +27,9 @@ from warpcall import (
 )
 from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._jobs.implementations import AsyncImplementations, Implementations
+from warpcall._jobs.monitors import AsyncMonitors, Monitors
 from warpcall._jobs.problems import AsyncProblems, Problems
 from warpcall._jobs.regressions import AsyncRegressions, Regressions
-from warpcall._monitors.client import AsyncMonitors, Monitors
 
 VALUES: dict[str, Any] = {"bool": True, "int": 2, "float": 0.5, "ints": (1, 0)}
 ARRAYS: dict[str, Callable[[int], Any]] = {

@@ -12,12 +12,13 @@ import typer
 from warpcall import Answer, Client, __version__
 from warpcall._arrays import CODES, Array
 from warpcall._base_client import TIMEOUT_S
-from warpcall._check import command as check
 from warpcall._cli import (
     account,
     bench,
+    check,
     jobs,
     measured,
+    monitors,
     regression,
     sharing,
     tensors,
@@ -44,7 +45,6 @@ from warpcall._cli.output import (
 from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._explain import command as explain
 from warpcall._jobs.names import is_problem
-from warpcall._monitors import commands as monitors
 from warpcall.health import Health
 from warpcall.nodes import Node
 

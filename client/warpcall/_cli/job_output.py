@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from warpcall import JobFailed
-from warpcall._check.output import check_json, check_lines, passed
+from warpcall._cli.check_output import check_json, check_lines, passed
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import (
     ago,

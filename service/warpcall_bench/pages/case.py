@@ -104,9 +104,7 @@ def case_artefacts(
         NotFound: there is no such job, or the caller may not see it.
     """
     rows = artefacts.of_job(session, submissions.find(session, caller, job_id))
-    found = [row for row in rows if row.position == position and row.kind in SHOWN_KINDS]
-    session.expunge_all()
-    return found
+    return [row for row in rows if row.position == position and row.kind in SHOWN_KINDS]
 
 
 def case_page(

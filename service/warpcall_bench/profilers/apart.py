@@ -8,10 +8,10 @@ import socket
 import time
 from typing import Any
 
-from warpcall_bench.peers.process import Peer, PeerStarter
 from warpcall_bench.profilers.messages import ApartRequest, Made
 from warpcall_bench.profilers.program import Lease
 from warpcall_bench.runs.messages import PROFILE_FILES, Task
+from warpcall_bench.runs.peers import Peer, PeerStarter
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.text import MAX_ERROR_CHARS
 

@@ -1,1 +1,1 @@
-"""What runs in the processes of jobs, uploads and checks."""
+"""What runs in the processes of jobs, uploads and checks, and in a worker for the platform."""

@@ -1,7 +1,7 @@
 """The process of one job: python -m warpcall_bench.programs.job_main, started by the job's reaper.
 
 It measures the cases of its task in one thread, and returns the device after each timed block. Code
-of users never runs in it: each upload, and the problem, has an upload process (`peers.process`).
+of users never runs in it: each upload, and the problem, has an upload process (`runs.peers`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from warpcall_bench.peers.process import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_bench.profilers import apart
 from warpcall_bench.profilers.messages import Made
 from warpcall_bench.programs import profile_main
@@ -30,6 +29,7 @@ from warpcall_bench.runs.messages import (
     problem_version,
     version_of,
 )
+from warpcall_bench.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpcall_bench.peers import child as upload_child
 from warpcall_bench.profilers.messages import ApartRequest, Made
+from warpcall_bench.runs import peer_child
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import temporary
 from warpcall_service.processes.imports import quick_imports
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Make the profile, and send it."""
-    args, sock = upload_child.start()
+    args, sock = peer_child.start()
     with sock:
         text = read_frame(sock)
         if text is not None:

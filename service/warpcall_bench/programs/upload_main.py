@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpcall_bench.peers import child as upload_child
+from warpcall_bench.runs import peer_child
 from warpcall_service.processes import temporary
 from warpcall_service.processes.imports import quick_imports
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Import torch, load what the job's process sends, and serve its calls."""
-    args, sock = upload_child.start()
+    args, sock = peer_child.start()
     with sock, temporary.folder() as folder:
         with quick_imports():
             import torch

@@ -1,1 +1,1 @@
-"""The processes that run one benchmark job: start, watch and end them."""
+"""The processes of one running job, and of one check: start, watch, bound and end them."""

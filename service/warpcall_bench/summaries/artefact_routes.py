@@ -124,9 +124,7 @@ def _listed(session: Session, caller: Caller, job_id: str) -> ArtefactList:
 
 
 def _found(session: Session, caller: Caller, job_id: str, name: str) -> ArtefactRow:
-    row = database.find(session, submissions.find(session, caller, job_id), name)
-    session.expunge(row)
-    return row
+    return database.find(session, submissions.find(session, caller, job_id), name)
 
 
 def _deleted(session: Session, caller: Caller, job_id: str, name: str) -> ArtefactRow:

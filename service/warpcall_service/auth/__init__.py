@@ -1,1 +1,1 @@
-"""Users, API keys, limits of one user, and the count of what each user used."""
+"""Users, keys, limits, usage, sessions of browsers, and the refusal of foreign hosts and sites."""

@@ -1,2 +1,4 @@
-"""The devices on which a worker runs calls: a GPU, or the CPU with the torch references. This folder
-and `worker` import torch; no other does."""
+"""How a worker runs calls on a GPU, or on the CPU with the torch references.
+
+This folder and `worker` import torch; no other does.
+"""

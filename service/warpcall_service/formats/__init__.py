@@ -1,1 +1,1 @@
-"""The formats of bodies: parse a call out of one, write results into one."""
+"""The formats of bodies and parameters: parse a call out of them, write results into them."""

@@ -1,1 +1,1 @@
-"""The history of the database's tables, one file for each change."""
+"""The history of all tables, also those of the platform: one file for each change."""

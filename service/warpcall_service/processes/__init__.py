@@ -1,1 +1,1 @@
-"""Code for the processes that the server starts: their log, and their end with the server."""
+"""How the server starts a process, what that does first, and how two processes wait for each other."""

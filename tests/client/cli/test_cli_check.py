@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.command import Command
 from tests.client.implementations.scripted_lab import LabServer, row
-from warpcall._check.output import SMALL
+from warpcall._cli.check_output import SMALL
 from warpcall_kernels.op import odd_cases
 
 SOURCE = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"

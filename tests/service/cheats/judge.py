@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.service.cheats import rules
-from warpcall_bench.peers.child import ANY, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER
+from warpcall_bench.runs.peer_child import ANY, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER
 
 ROOT = str(Path(__file__).parents[3])
 ANSWER_S = 120.0
@@ -118,8 +118,6 @@ def template(fd: int) -> None:
     """Import what measurements need, and fork a judge for each request."""
     import torch
 
-    import warpcall_bench.peers.process
-    import warpcall_bench.programs.uploaded  # noqa: F401
     import warpcall_kernels
     import warpcall_kernels.measuring
 
@@ -222,7 +220,7 @@ class _Starter:
 
     def start(self) -> Any:
         """Start an upload process."""
-        from warpcall_bench.peers.process import Peer
+        from warpcall_bench.runs.peers import Peer
 
         ours, theirs = socket.socketpair()
         with theirs:

@@ -271,7 +271,7 @@ except RuntimeError as error:
 def test_several_processes_run_side_by_side_and_the_first_ones_start_ahead(job: Job) -> None:
     code = """
 import time
-from warpcall_bench.peers.process import PeerStarter
+from warpcall_bench.runs.peers import PeerStarter
 starters = [PeerStarter(reaper, start._module) for _ in range(3)]
 for starter in starters:
     starter.start_ahead()

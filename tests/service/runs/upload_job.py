@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 from tests.service.runs.upload_parts import UPLOAD
-from warpcall_bench.peers.process import Peer, PeerStarter, Reaper
+from warpcall_bench.runs.peers import Peer, PeerStarter, Reaper
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.service.runs.sandboxes import ROOT
-from warpcall_bench.peers import child as upload_child
+from warpcall_bench.runs import peer_child
 from warpcall_bench.runs.messages import TAG_VARIABLE, ReaperReport, UploadLaunch
 from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_bench.settings import BenchSettings
@@ -123,7 +123,7 @@ def main() -> None:
     """Be an upload process: greet, and run each code that comes, with one answer for each."""
     if os.environ.get("MUTE"):
         os._exit(5)
-    args, sock = upload_child.start()
+    args, sock = peer_child.start()
     with sock:
         space: dict[str, Any] = {"args": args}
         while (text := read_frame(sock)) is not None:

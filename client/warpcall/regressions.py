@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from warpcall._extras.tables import Table
+from warpcall._intervals import Interval, combined
 from warpcall.jobs import Payload
 from warpcall.jobs.results import (
     Comparison,
@@ -27,7 +28,6 @@ from warpcall.jobs.results import (
     can_conclude,
     why_no_verdict,
 )
-from warpcall.regressions._intervals import Interval, combined
 
 Outcome = Literal["passed", "slower", "failed", "undecided"]
 """What a check says of `head`. "failed" means that it has no time: it raised an exception, or its

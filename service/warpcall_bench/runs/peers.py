@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warpcall_bench.peers.child import HELLO
 from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import REQUEST_BYTES, StartUpload, UploadEnded, UploadStarted
+from warpcall_bench.runs.peer_child import HELLO
 from warpcall_service.processes.spawn import refuse_descriptors, signal_name
 
 UPLOAD_MODULE = "warpcall_bench.programs.upload_main"

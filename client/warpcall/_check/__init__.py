@@ -1,1 +1,0 @@
-"""The command `check`, and how the results of jobs that only check are shown."""

@@ -1,1 +1,0 @@
-"""Monitors: the part of the SDK, and the commands."""
