@@ -22,7 +22,7 @@ from warpcall_bench.json_body import check_members, read_model, structure_nbytes
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.routes import most_bytes
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
@@ -61,7 +61,7 @@ def compile_reports(settings: BenchSettings, service: CompileReports) -> APIRout
         wanted = await read_model(
             request, CompileRequest, most, "the JSON of a compile report", _check
         )
-        return Response(to_json(await service.make(caller, wanted)), media_type=JSON)
+        return answered(await service.make(caller, wanted))
 
     return router
 

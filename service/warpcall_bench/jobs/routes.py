@@ -40,7 +40,7 @@ from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.json_body import check_members, read_model
 from warpcall_bench.streamed import Streamed, streamed
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
@@ -106,7 +106,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         """
         wanted = await _read(request)
         found = await service.submit(caller, wanted, idempotency_key)
-        return _json(found, 200 if found.reused else 201)
+        return answered(found, 200 if found.reused else 201)
 
     @router.post(
         "/preview",
@@ -117,7 +117,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     )
     async def preview_job(request: Request, caller: CurrentCaller) -> Response:
         """How many cases a submission has and how long it would take. Nothing is queued."""
-        return _json(await service.preview(caller, await _read(request)))
+        return answered(await service.preview(caller, await _read(request)))
 
     @router.get("", response_model=JobList, responses=lost)
     async def list_jobs(
@@ -135,12 +135,12 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         """
         name = None if op is None else without_version(op)
         wanted = None if user == EVERYONE else user or caller.name
-        return _json(await service.list(caller, Filter(wanted, state, name, tag, before, limit)))
+        return answered(await service.list(caller, Filter(wanted, state, name, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
         """The jobs of all users that run or wait, in the order in which they will run."""
-        return _json(await service.queue(caller))
+        return answered(await service.queue(caller))
 
     @router.get("/history", response_model=History, responses=lost)
     async def show_history(
@@ -153,14 +153,14 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         limit: Limit = 100,
     ) -> Response:
         """What an implementation took in a case, job by job, the latest first."""
-        return _json(
+        return answered(
             await service.history(caller, without_version(op), implementation, case, limit)
         )
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:
         """One job: its state, its place in the queue, its request and its environment."""
-        return _json(await service.find(caller, id))
+        return answered(await service.find(caller, id))
 
     @router.patch(
         "/{id}",
@@ -175,7 +175,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     async def change_job(request: Request, id: JobId, caller: CurrentCaller) -> Response:
         """Make a job private, or let all users read it. Only its user and administrators may."""
         change = await read_model(request, JobChange, MAX_CHANGE_BYTES, "a change", check_members)
-        return _json(await service.change(caller, id, change))
+        return answered(await service.change(caller, id, change))
 
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
     async def cancel_job(id: JobId, caller: CurrentCaller) -> Response:
@@ -183,7 +183,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
 
         Only its user and administrators may.
         """
-        return _json(await service.cancel(caller, id))
+        return answered(await service.cancel(caller, id))
 
     @router.get(
         "/{id}/events",
@@ -238,7 +238,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     @router.get("/{id}/cases/{position}", response_model=CaseDetails, responses=lost)
     async def show_case(id: JobId, position: Position, caller: CurrentCaller) -> Response:
         """One case that the job has measured: how, its rows, and all samples."""
-        return _json(await service.case(caller, id, position))
+        return answered(await service.case(caller, id, position))
 
     @router.get(
         "/{id}/compare/{other}",
@@ -267,7 +267,3 @@ async def _read(request: Request) -> JobRequest:
     )
     wanted.check_form()
     return wanted
-
-
-def _json(answer: object, status: int = 200) -> Response:
-    return Response(to_json(answer), status, media_type=JSON)

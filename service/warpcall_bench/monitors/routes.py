@@ -22,7 +22,7 @@ from warpcall_bench.json_body import check_members, read_model
 from warpcall_bench.monitors.models import MonitorChange, MonitorRequest
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
@@ -57,7 +57,7 @@ def monitors(service: MonitorService) -> APIRouter:
             request, MonitorRequest, MAX_BODY_BYTES, "the description of a monitor", check_members
         )
         wanted.check_form()
-        return _json(await service.add(caller, wanted), 201)
+        return answered(await service.add(caller, wanted), 201)
 
     @router.get("", response_model=MonitorList, responses=lost)
     async def list_monitors(caller: CurrentCaller, user: Name | None = None) -> Response:
@@ -66,12 +66,12 @@ def monitors(service: MonitorService) -> APIRouter:
         The latest is first. `user=all` lists all monitors that the caller may read.
         """
         wanted = None if user == EVERYONE else user or caller.name
-        return _json(await service.list(caller, wanted))
+        return answered(await service.list(caller, wanted))
 
     @router.get("/{id}", response_model=MonitorDetails, responses=lost)
     async def show_monitor(id: MonitorId, caller: CurrentCaller) -> Response:
         """One monitor: its times, run by run, and the steps in them."""
-        return _json(await service.show(caller, id))
+        return answered(await service.show(caller, id))
 
     @router.patch(
         "/{id}",
@@ -85,7 +85,7 @@ def monitors(service: MonitorService) -> APIRouter:
         change = await read_model(
             request, MonitorChange, MAX_CHANGE_BYTES, "a change", check_members
         )
-        return _json(await service.change(caller, id, change))
+        return answered(await service.change(caller, id, change))
 
     @router.delete("/{id}", status_code=204, responses=lost, **benching)
     async def remove_monitor(id: MonitorId, caller: CurrentCaller) -> Response:
@@ -94,7 +94,3 @@ def monitors(service: MonitorService) -> APIRouter:
         return Response(status_code=204)
 
     return router
-
-
-def _json(answer: object, status: int = 200) -> Response:
-    return Response(to_json(answer), status, media_type=JSON)

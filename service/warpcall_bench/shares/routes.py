@@ -28,7 +28,7 @@ from warpcall_bench.shares.models import ShareRequest
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.streamed import streamed
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import problem_responses, ref
@@ -65,12 +65,12 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
         wanted = await read_model(
             request, ShareRequest, MAX_BODY_BYTES, "the description of a link", check_members
         )
-        return _json(await service.create(caller, id, wanted), 201)
+        return answered(await service.create(caller, id, wanted), 201)
 
     @router.get("/jobs/{id}/shares", response_model=ShareList, responses=owned)
     async def list_shares_of_job(id: JobId, caller: CurrentCaller) -> Response:
         """The links to one of the caller's jobs, the latest first."""
-        return _json(await service.list(caller, job_id=id))
+        return answered(await service.list(caller, job_id=id))
 
     @router.get("/shares", response_model=ShareList, responses=lost)
     async def list_shares(caller: CurrentCaller, user: Name | None = None) -> Response:
@@ -79,7 +79,7 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
         `user=all` also lists the links of others to the caller's jobs, and for administrators all.
         """
         wanted = None if user == EVERYONE else user or caller.name
-        return _json(await service.list(caller, user=wanted))
+        return answered(await service.list(caller, user=wanted))
 
     @router.delete("/shares/{id}", status_code=204, responses=lost, **benching)
     async def revoke_share(id: ShareId, caller: CurrentCaller) -> Response:
@@ -90,7 +90,7 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
     @router.get("/shared/{token}", response_model=SharedJobs, responses=read)
     async def show_shared(request: Request, token: Token) -> Response:
         """The job, or the two jobs, of a link. No key is needed."""
-        return _json(await service.show(_exchange_of(request), token))
+        return answered(await service.show(_exchange_of(request), token))
 
     @router.get(
         "/shared/{token}/results",
@@ -121,7 +121,7 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
         found = await service.open(_exchange_of(request), token)
         if found.other_id is not None:
             raise NotFound("this share link shows a comparison", field="token")
-        return _json(await jobs.case(found.caller, found.job_id, position))
+        return answered(await jobs.case(found.caller, found.job_id, position))
 
     @router.get("/shared/{token}/compare", response_model=Comparison, responses=read)
     async def compare_shared(request: Request, token: Token) -> Response:
@@ -137,7 +137,3 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
 def _exchange_of(request: Request) -> Exchange:
     exchange: Exchange = request.scope["state"]["exchange"]
     return exchange
-
-
-def _json(answer: object, status: int = 200) -> Response:
-    return Response(to_json(answer), status, media_type=JSON)

@@ -18,8 +18,7 @@ from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs import submissions
 from warpcall_bench.jobs.routes import JobId
 from warpcall_bench.jobs.service import JobService
-from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import BINARY, problem_responses
 from warpcall_service.http.problems import RangeNotSatisfiable
@@ -61,7 +60,7 @@ def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
     async def list_artefacts(id: JobId, caller: CurrentCaller) -> Response:
         """The files that belong to a job, such as profiles, and why some could not be stored."""
         found = await jobs.read(caller, _listed, caller, id)
-        return Response(to_json(found), media_type=JSON)
+        return answered(found)
 
     @router.head("/{name}", include_in_schema=False)
     @router.get(

@@ -19,7 +19,7 @@ from warpcall_bench.summaries.progress import job_progress
 from warpcall_bench.summaries.regression import regression
 from warpcall_bench.summaries.usage import MAX_DAYS, UsageList, usage_of
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import Text, problem_responses
 
@@ -62,7 +62,7 @@ def summaries(jobs: JobService) -> APIRouter:
         The latest 500 jobs of the op on that device count that the caller may read.
         """
         name = without_version(op)
-        return _json(await jobs.read(caller, board, caller, name, device or "", case or ""))
+        return answered(await jobs.read(caller, board, caller, name, device or "", case or ""))
 
     @router.get(
         "/v1/jobs/{id}/progress",
@@ -71,7 +71,7 @@ def summaries(jobs: JobService) -> APIRouter:
     )
     async def show_progress(id: JobId, caller: CurrentCaller) -> Response:
         """Where the time of a job went, and what it does now: its phase, and medians so far."""
-        return _json(await jobs.read(caller, job_progress, caller, id))
+        return answered(await jobs.read(caller, job_progress, caller, id))
 
     @router.get(
         "/v1/jobs/{id}/regression",
@@ -95,7 +95,7 @@ def summaries(jobs: JobService) -> APIRouter:
         found = await jobs.read(caller, regression, caller, id, allowed)
         if format == "markdown":
             return Response(found.to_markdown(), media_type=MARKDOWN)
-        return _json(found)
+        return answered(found)
 
     @router.get(
         "/v1/usage",
@@ -118,7 +118,3 @@ def summaries(jobs: JobService) -> APIRouter:
         return Response(found.model_dump_json(), media_type=JSON)
 
     return router
-
-
-def _json(answer: object) -> Response:
-    return Response(to_json(answer), media_type=JSON)

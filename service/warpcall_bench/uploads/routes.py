@@ -36,7 +36,7 @@ from warpcall_bench.uploads.models import (
 )
 from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, UploadService
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
@@ -110,7 +110,7 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
         The first page begins with the shipped implementations and those of the operator. Uploaded
         ones follow, the latest version of each name, the one that was uploaded last first.
         """
-        return _answer(
+        return answered(
             await service.list_implementations(caller, UploadFilter(op, user, before, limit))
         )
 
@@ -121,7 +121,7 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
     )
     async def show_environment(caller: CurrentCaller) -> Response:
         """What uploaded source may use: versions, tools, packages, and limits."""
-        return _answer(await service.environment())
+        return answered(await service.environment())
 
     @router.get(ONE, response_model=ImplementationDetails, **SHOWING)
     async def show_implementation(
@@ -129,7 +129,7 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
     ) -> Response:
         """An uploaded implementation with its source, and all its versions."""
         found = await service.find(IMPLEMENTATION, caller, user, name, version)
-        return _answer(found)
+        return answered(found)
 
     @router.delete(ONE, **DELETING)
     async def delete_implementation(
@@ -171,7 +171,9 @@ def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
     ) -> Response:
         """The problems that the caller may read: the latest version of each name, the one that was
         uploaded last first."""
-        return _answer(await service.list_problems(caller, UploadFilter(None, user, before, limit)))
+        return answered(
+            await service.list_problems(caller, UploadFilter(None, user, before, limit))
+        )
 
     @router.get(ONE, response_model=ProblemDetails, **SHOWING)
     async def show_problem(
@@ -179,7 +181,7 @@ def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
     ) -> Response:
         """A problem with its source and its declaration, and all its versions."""
         found = await service.find(PROBLEM, caller, user, name, version)
-        return _answer(found)
+        return answered(found)
 
     @router.delete(ONE, **DELETING)
     async def delete_problem(
@@ -201,9 +203,5 @@ def most_bytes(settings: BenchSettings) -> int:
     return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES
 
 
-def _answer(found: object, status: int = 200) -> Response:
-    return Response(to_json(found), status, media_type=JSON)
-
-
 def _stored(found: UploadedImplementation | UploadedProblem) -> Response:
-    return _answer(found, 201 if found.created else 200)
+    return answered(found, 201 if found.created else 200)

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from fastapi import APIRouter, Response
 
 from warpcall.devices import Device, DeviceList, DeviceReading, DeviceStep
-from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.lanes.activity import STEP_S, ActivityStep
 from warpcall_service.lanes.engine import LocalEngine
@@ -25,7 +24,7 @@ def devices(engine: LocalEngine) -> APIRouter:
     async def list_devices(caller: CurrentCaller) -> Response:
         """The devices of this server with their last hour, which is the same for all users."""
         found = DeviceList(devices=[_device(lane) for lane in engine.all_lanes])
-        return Response(to_json(found), media_type=JSON)
+        return answered(found)
 
     return router
 

@@ -12,8 +12,7 @@ from warpcall.health import Check, Health, Lane
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.doctor.live import LiveChecks
-from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import needs
 from warpcall_service.http.openapi_parts import Model
 from warpcall_service.lanes.engine import LocalEngine
@@ -70,7 +69,7 @@ def health(
             checks=[Check(name=one.name, state=one.state) for one in await live.findings()],
             lanes=[Lane(**{name: getattr(lane, name) for name in SHOWN}) for lane in lanes],
         )
-        return Response(to_json(found), 200 if ready else 503, media_type=JSON)
+        return answered(found, 200 if ready else 503)
 
     @router.get(
         "/metrics",

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Response
 from warpcall.errors import Busy
 from warpcall.users import InFlight, Me, UserLimits
 from warpcall_service.auth.rate_limits import Limits
-from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.identity import LOCAL
@@ -38,6 +37,6 @@ def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
                 requests=limits.in_flight(caller.name), bytes=engine.nbytes_of(caller.name)
             ),
         )
-        return Response(to_json(found), media_type=JSON)
+        return answered(found)
 
     return router

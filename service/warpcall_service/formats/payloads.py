@@ -6,7 +6,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from fastapi import Response
 from pydantic import TypeAdapter
+
+from warpcall_service.formats.media_types import JSON
 
 T = TypeVar("T")
 
@@ -30,3 +33,8 @@ def to_json(answer: object) -> bytes:
     """An answer of one of these types as JSON."""
     kind: Any = type(answer)
     return _adapter(kind).dump_json(answer)
+
+
+def answered(answer: object, status: int = 200) -> Response:
+    """The response of a route: an answer of one of these types as JSON."""
+    return Response(to_json(answer), status, media_type=JSON)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from warpcall import wire
 from warpcall.nodes import NodeList
-from warpcall_service.formats.payloads import to_json
+from warpcall_service.formats.payloads import answered
 from warpcall_service.nodes.membership import Membership
 
 
@@ -20,6 +20,6 @@ def nodes(membership: Membership) -> APIRouter:
 
         A server without a heartbeat for 5 s is gone. One that has left is listed for a day.
         """
-        return Response(to_json(membership.nodes()), media_type="application/json")
+        return answered(membership.nodes())
 
     return router
