@@ -22,7 +22,7 @@ from warpcall_kernels.op.launch import Launch, layout_key
 
 pytestmark = pytest.mark.slow
 
-FMA, DOT, BLOCKS = "_fma_kernel", "_dot_kernel", "_blocks_kernel"
+FMA, DOT, BLOCKS, BANDS = "_fma_kernel", "_dot_kernel", "_blocks_kernel", "_bands_kernel"
 INTEGERS = (-3, 4)  # sums of such products are exact
 
 
@@ -66,7 +66,6 @@ def interior(device: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[bool
         (torch.float16, FMA_MAX_TAPS_SKEWED, False, (FMA, FMA)),
         (torch.float16, FMA_MAX_TAPS_SKEWED + 1, False, (FMA, DOT)),
         (torch.bfloat16, 31, True, (DOT, DOT)),
-        (torch.float16, 40, False, (DOT, DOT)),
         (torch.float32, 3, False, (FMA, FMA)),
         (torch.float32, 33, False, (FMA, FMA)),
         (torch.float64, 17, False, (FMA, FMA)),
@@ -90,14 +89,9 @@ def test_each_part_of_skewed_rows_is_right(
 
     passes = launched[0], launched[-2]  # the last one adds up the sums
     assert tuple(launch.kernel.fn.__name__ for launch in passes) == kernels
-    # The forward pass does not skew rows for filters of several bands.
-    skewed = [taps != 40, True]
-    assert [launch.arguments["SKEW"] > 0 for launch in passes] == skewed
-    assert [launch.arguments["TAIL"] for launch in passes] == [s and batches == 9 for s in skewed]
-    assert interior == {
-        "forward": {True, False} if skewed[0] else set(),
-        "backward": {True, False},
-    }
+    assert all(launch.arguments["SKEW"] > 0 for launch in passes)
+    assert [launch.arguments["TAIL"] for launch in passes] == [batches == 9] * 2
+    assert interior == {"forward": {True, False}, "backward": {True, False}}
 
 
 @pytest.mark.parametrize(
@@ -127,8 +121,8 @@ def test_aligned_rows_do_without_masks_away_from_their_ends(
 
 @pytest.mark.parametrize(
     ("length", "taps", "kernel"),
-    [(520, 16, BLOCKS), (41, 12, DOT), (15, 8, DOT)],
-    ids=["aligned", "skewed", "by elements"],
+    [(520, 16, BLOCKS), (41, 12, DOT), (42, 12, BLOCKS), (15, 8, BLOCKS)],
+    ids=["aligned", "skewed", "skewed by 4 bytes", "by elements"],
 )
 def test_how_rows_are_read_says_how_many_taps_of_gradients_are_for_tensor_cores(
     length: int, taps: int, kernel: str, device: str, launched: list[Launch]
@@ -142,9 +136,11 @@ def test_how_rows_are_read_says_how_many_taps_of_gradients_are_for_tensor_cores(
     assert names == [FMA, "_reduce_kernel", kernel, "_reduce_kernel"]
 
 
-@pytest.mark.parametrize(("taps", "skew"), [(33, 8), (34, 0)])
+@pytest.mark.parametrize(
+    ("taps", "kernel", "skew"), [(33, DOT, 8), (34, BANDS, None), (400, DOT, 0)]
+)
 def test_rows_are_not_skewed_for_filters_of_several_bands(
-    taps: int, skew: int, device: str, launched: list[Launch]
+    taps: int, kernel: str, skew: int | None, device: str, launched: list[Launch]
 ) -> None:
     x = drawn((2, 3, 61), torch.bfloat16, device)
     weight = drawn((1, taps), torch.bfloat16, device)
@@ -152,7 +148,8 @@ def test_rows_are_not_skewed_for_filters_of_several_bands(
     out = conv(x, weight, padding_l=32)
 
     assert torch.equal(out, conv_reference(x, weight, padding_l=32))
-    assert launched[0].arguments["SKEW"] == skew
+    assert launched[0].kernel.fn.__name__ == kernel
+    assert launched[0].arguments.get("SKEW") == skew
 
 
 @pytest.mark.parametrize("length", [*range(16, 33), 63, 65])

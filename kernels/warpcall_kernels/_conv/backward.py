@@ -10,9 +10,9 @@ window of g, as the forward kernels do. For the filter it sums products of g wit
 | variant | taken when | why | measured on an H200 | file |
 | --- | --- | --- | --- | --- |
 | FMA | fp32, fp64, and few taps (see `choose`) | a thread owns a piece of a row, and a sum for each tap | 17 to 38 % less than DOT | backward_kernels.py |
-| DOT | more taps of fp16 or bf16, of rows that are not read whole | G^T [N, blocks] times windows of X [blocks, 2 N] is a matrix with the sum of a tap along each diagonal, on tensor cores | 13 to 32 % less than FMA | backward_kernels.py |
-| BLOCKS | up to 65 taps of rows that are read whole, with halos of up to BLOCK_HALOS positions | the same; each block of g and x is loaded once for both gradients, while the block before it is multiplied | 30 to 50 % less than DOT | backward_blocks.py |
-| BANDS | up to some 257 taps of such rows | a program holds the products of all taps; grad_x comes from a launch of its own | 50 to 56 % less than DOT | backward_bands.py |
+| DOT | more taps of fp16 or bf16, of rows of more than SHORT_N positions that begin anywhere, if one product has all taps; and what BANDS does not take | G^T [N, blocks] times windows of X [blocks, 2 N] is a matrix with the sum of a tap along each diagonal, on tensor cores | 13 to 32 % less than FMA | backward_kernels.py |
+| BLOCKS | up to 65 taps of other rows, with halos of up to BLOCK_HALOS positions | the same; each block of g and x is loaded once for both gradients, while the block before it is multiplied | 30 to 50 % less than DOT; 27 to 51 % less of rows that begin at 4 or 8 bytes | backward_blocks.py |
+| BANDS | up to some 257 taps | a program holds the products of all taps; grad_x comes from a launch of its own | 50 to 56 % less than DOT | backward_bands.py |
 
 At its end a program stores its sums. `_reduce_kernel` then adds those of all programs in one order,
 so that the same inputs give the same bits. How many programs there are depends on the number of
@@ -82,6 +82,9 @@ LEAST_HALO = 16  # the least inner size of a dot
 # A tile of BLOCKS, and tiles that are loaded or multiplied at a time. [8, 1024, 2048] bf16, 31 taps:
 # 34.5 us, 18 % less than with two blocks in a piece, 24 % less than with 2 tiles at a time.
 BLOCK_SUPER, BLOCK_PIECES, BLOCK_WARPS, BLOCK_STAGES, BLOCK_PROGRAMS = 1, 64, 4, 3, 2
+# Pieces of a tile of rows that are not read whole. [64, 256, 300] fp16, 31 taps: 20.4 us, 29 % less than with 64
+# pieces, and 51 % less than by DOT.
+BLOCK_PIECES_UNALIGNED = 32
 # Most positions of both halos, and how many tiles are loaded or multiplied at a time with so many.
 # [4, 512, 4096] bf16, 64 taps: 28.6 us, 42 % less than by DOT; with halos of 96 positions BANDS takes
 # 10 % less than BLOCKS.
@@ -102,19 +105,32 @@ def choose(call: Call) -> Variant:
     """The variant that is fastest for such rows and filters."""
     if call.dtype not in NARROW:
         return Variant.FMA
-    if call.align.unit != OCTET.value:
-        most = FMA_MAX_TAPS_SKEWED if call.align.skew else FMA_MAX_TAPS
-        return Variant.FMA if call.taps <= most else Variant.DOT
     short = call.length <= SHORT_N
-    if call.taps <= (FMA_MAX_TAPS_CENTRED if call.centred else FMA_MAX_TAPS_ALIGNED):
-        return Variant.FMA
-    products = call.taps * call.heads * call.rows * call.length
-    if call.taps <= FMA_MAX_TAPS_FEW and products <= (FMA_FEW_SHORT if short else FMA_FEW):
-        return Variant.FMA
+    if call.align.unit != OCTET.value:
+        if call.taps <= (FMA_MAX_TAPS_SKEWED if call.align.skew else FMA_MAX_TAPS):
+            return Variant.FMA
+        if call.align.unit == 1 and not short and _fits_dot(call):
+            return Variant.DOT
+    else:
+        if call.taps <= (FMA_MAX_TAPS_CENTRED if call.centred else FMA_MAX_TAPS_ALIGNED):
+            return Variant.FMA
+        products = call.taps * call.heads * call.rows * call.length
+        if call.taps <= FMA_MAX_TAPS_FEW and products <= (FMA_FEW_SHORT if short else FMA_FEW):
+            return Variant.FMA
     halos = _halo(call.padding) + _halo(call.mirrored)
     if call.taps <= BLOCK_N + 1 and (short or halos <= BLOCK_HALOS):
         return Variant.BLOCKS
     return Variant.BANDS if _bands(call.taps, call.padding) <= BANDS_MOST else Variant.DOT
+
+
+def _reach(taps: int, padding_l: int) -> int:
+    """Positions that a filter reaches from a multiple of OCTET on."""
+    return taps + -padding_l % int(OCTET.value)
+
+
+def _fits_dot(call: Call) -> bool:
+    """Whether one product of two tiles has the diagonals of all taps, for both gradients."""
+    return max(_reach(call.taps, call.padding), _reach(call.taps, call.mirrored)) <= DOT_BLOCK + 1
 
 
 class Variation(NamedTuple):
@@ -184,15 +200,12 @@ def _fma(call: Call) -> Variation:
 def _dot(call: Call) -> Variation:
     align = call.align
     positions = call.length + (align.skew - align.unit if align.skew else 0)
-    lead, lead_g = -(-call.padding // OCTET.value), -(-call.mirrored // OCTET.value)
-    reach = call.taps + lead * OCTET.value - call.padding
-    reach_g = call.taps + lead_g * OCTET.value - call.mirrored
-    fused = max(reach, reach_g) <= DOT_BLOCK + 1
-    bands = 1 if fused else triton.cdiv(reach, DOT_BLOCK)
+    fused = _fits_dot(call)
+    bands = 1 if fused else triton.cdiv(_reach(call.taps, call.padding), DOT_BLOCK)
     constants = {
         "bands": bands,
         "padding": call.padding,
-        "lead_octets": lead,
+        "lead_octets": triton.cdiv(call.padding, OCTET.value),
         "FUSED": fused,
         "SKEW": align.skew,
         "TAIL": align.tail,
@@ -208,7 +221,8 @@ def _dot(call: Call) -> Variation:
 
 def _blocks(call: Call) -> Variation:
     alone = call.length <= SHORT_N
-    n, pieces = (SHORT_N, SHORT_PIECES) if alone else (BLOCK_N, BLOCK_PIECES)
+    n = SHORT_N if alone else BLOCK_N
+    pieces = SHORT_PIECES if alone else BLOCK_PIECES if call.whole else BLOCK_PIECES_UNALIGNED
     blocks = 1 if alone else fitting_blocks(call.length, n, BLOCK_SUPER)
     tiling = Tiling.of(call.rows, call.length, n * blocks, pieces, call.whole)
     programs = multiprocessors() * (SHORT_PROGRAMS if alone else BLOCK_PROGRAMS)
@@ -297,6 +311,9 @@ def plan(
         dtype, batches * group, group, length, heads, taps, padding_l, softmax_weight, align
     )
     variant = choose(call)
+    if variant in (Variant.BLOCKS, Variant.BANDS):  # they do not read skewed rows
+        align = align._replace(skew=0, tail=False)
+        call = call._replace(align=align)
     own = VARIATIONS[variant](call)
     parts = min(own.tiling.tiles, max(1, own.programs // (heads * own.bands)))
     arguments: dict[str, Any] = {

@@ -4,7 +4,7 @@
 | --- | --- | --- | --- | --- |
 | FMA | fp32, fp64, and up to FMA_MAX_TAPS taps | a thread owns a piece of 16 bytes; the taps are unrolled multiply-adds of registers | 16 % less than DOT at 15 taps | forward_kernels.py |
 | DOT | more taps of fp16 or bf16 | a window of x times the banded Toeplitz matrix of the filter runs on tensor cores, so that 31 taps cost as much as 3 | | forward_kernels.py |
-| BANDS | some 34 to 257 taps of fp16 or bf16, of rows that are read whole | the same, but a program builds the matrix once, and loads each block of x once for several blocks of outputs | 34 to 83 % less than DOT at all of 35 to 257 taps | forward_bands.py |
+| BANDS | some 34 to 257 taps of fp16 or bf16 | the same, but a program builds the matrix once, and loads each block of x once for several blocks of outputs | 34 to 83 % less than DOT at all of 35 to 257 taps, 18 to 74 % less of rows of odd lengths | forward_bands.py |
 
 FMA and DOT read rows with one ACCESS of `_conv/rows.py`: skewed rows unless DOT loops over bands,
 and aligned rows without masks away from their ends (FMA).
@@ -119,11 +119,10 @@ def plan(
     variant = choose(dtype, taps)
     bands = -(-(BANDS_N - 1 + reach) // BANDS_N)
     matrices = bands * (2 if softmax_weight else 1)
-    if variant is Variant.DOT and reach > DOT_SHORT + 1 and align.unit == OCTET.value:
-        variant = Variant.BANDS if matrices <= BANDS_MOST else Variant.DOT
-    # In a loop over bands, skewed rows are slower: [4, 256, 4099] bf16, 100 taps 48.3 us, 7 % less
-    # unskewed.
     if variant is Variant.DOT and reach > DOT_SHORT + 1:
+        variant = Variant.BANDS if matrices <= BANDS_MOST else Variant.DOT
+        # BANDS does not read skewed rows, and in a loop over bands they are slower: [4, 256, 4099]
+        # bf16, 100 taps 48.3 us, 7 % less unskewed.
         align = align._replace(skew=0, tail=False)
     unit, skew, tail = align
     positions = length + skew - unit if skew else length

@@ -32,10 +32,12 @@ def names(launched: list[Launch]) -> list[str]:
         (200, 64, 0),
         (72, 65, 64),
         (8, 100, 50),
+        (270, 129, 64),  # rows that begin at 4 bytes, and at 2
+        (33, 60, 3),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_long_filters_of_aligned_rows_take_matrices_that_are_built_once(
+def test_long_filters_take_matrices_that_are_built_once(
     length: int,
     taps: int,
     padding: int,
@@ -100,6 +102,10 @@ def test_a_program_takes_several_tiles_of_long_filters(
         (32, 31, 30, (0, 0)),
         (24, 17, 8, (0, 0)),
         (32, 64, 40, (0, 0)),
+        (132, 31, 15, (16, 16)),  # rows that begin at 8 bytes, at 4 and at 2
+        (70, 20, 0, (0, 32)),
+        (101, 64, 63, (64, 0)),
+        (31, 17, 8, (0, 0)),
     ],
 )
 @pytest.mark.parametrize("softmax", [False, True])
@@ -138,7 +144,7 @@ def test_a_block_meets_its_neighbours_and_the_halos_of_its_piece(
         (257, 100, None),  # one matrix more than a program may hold
     ],
 )
-@pytest.mark.parametrize("length", [8, 264])
+@pytest.mark.parametrize("length", [8, 264, 269])
 def test_a_program_sums_all_taps_of_long_filters(
     taps: int, padding: int, bands: int | None, length: int, device: str, launched: list[Launch]
 ) -> None:

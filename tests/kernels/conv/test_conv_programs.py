@@ -110,7 +110,14 @@ def test_programs_of_conv_are_counted_by_multiprocessors(
         ((64, 512, 32), 8, 4, Variant.FMA),
         ((64, 512, 32), 9, 4, Variant.BLOCKS),  # short rows
         ((8, 512, 260), 12, 6, Variant.FMA),  # skewed
-        ((8, 512, 260), 13, 6, Variant.DOT),
+        ((8, 512, 260), 13, 6, Variant.BLOCKS),  # rows begin at 8 bytes
+        ((8, 512, 261), 12, 6, Variant.FMA),
+        ((8, 512, 261), 13, 6, Variant.DOT),  # rows begin anywhere
+        ((8, 512, 261), 26, 6, Variant.DOT),
+        ((8, 512, 261), 40, 20, Variant.BLOCKS),  # not one product
+        ((8, 512, 261), 40, 39, Variant.BLOCKS),
+        ((8, 512, 261), 40, 6, Variant.BANDS),  # wide halos
+        ((8, 512, 31), 13, 4, Variant.BLOCKS),  # short rows
     ],
 )
 def test_size_padding_and_taps_choose_the_variant(
