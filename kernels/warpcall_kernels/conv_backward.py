@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.backward_tuning import TUNING
-from warpcall_kernels._conv.bias import BiasPlan, plan_bias
+from warpcall_kernels._conv.bias import BiasPlan, plan_bias, plan_both
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels._conv.weights import (
@@ -84,26 +84,45 @@ def _launch(
             layout_key(grad_output), layout_key(x), places[2], padding_l, softmax_weight, bias
         )
         assert plan is not None
-    gradients, separate, of_bias = plan
+    gradients, separate, of_bias, both = plan
     grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
     sums = x.new_empty(gradients.sums, dtype=accumulator(x.dtype))
     if separate is not None:
         separate(grad_output, weight, None, grad_x)
     gradients.main(grad_output, x, weight, grad_x, sums)
-    if gradients.reduce is None:
+    grad_bias = None if of_bias is None else x.new_empty(x.shape[1])
+    if both is not None:
+        both(sums, weight, grad_weight, grad_output, grad_bias)
+    elif gradients.reduce is None:
         grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
     else:
         gradients.reduce(sums, weight, grad_weight)
-    if of_bias is None:
+    if of_bias is None or grad_bias is None:
         return [grad_x, grad_weight]
-    grad_bias = x.new_empty(x.shape[1])
-    if of_bias.reduce is None:
-        of_bias.main(grad_output, grad_bias)
-    else:
+    if of_bias.reduce is not None:
         bias_sums = x.new_empty((x.shape[1], of_bias.parts), dtype=sums.dtype)
         of_bias.main(grad_output, bias_sums)
         of_bias.reduce(bias_sums, None, grad_bias)
+    elif both is None:
+        of_bias.main(grad_output, grad_bias)
     return [grad_x, grad_weight, grad_bias]
+
+
+class _Plan(NamedTuple):
+    """The launches of a call.
+
+    Args:
+        gradients: of x and weight.
+        separate: of grad_x, if the former do not compute it.
+        bias: of the gradient of the bias, if it is wanted.
+        both: the launch that takes the place of the reduction of the sums and of the bias, if one
+            can.
+    """
+
+    gradients: backward.BackwardPlan
+    separate: Launch | None
+    bias: BiasPlan | None
+    both: Launch | None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -114,8 +133,8 @@ def _plan(
     padding_l: int | None,
     softmax_weight: bool,
     bias: bool,
-) -> tuple[backward.BackwardPlan, Launch | None, BiasPlan | None] | None:
-    """The launches, one more for grad_x if they do not compute it, and those for a bias; None if x is empty."""
+) -> _Plan | None:
+    """The launches; None if x is empty."""
     _infer(
         Layout(*grad_output).meta,
         Layout(*x).meta,
@@ -130,10 +149,14 @@ def _plan(
     padding = taps - 1 if padding_l is None else padding_l
     gradients = backward.plan(grad_output, x, weight, padding, softmax_weight)
     of_bias = plan_bias(grad_output) if bias else None
-    if gradients.fused:
-        return gradients, None, of_bias
-    flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
-    return gradients, forward.plan(*flipped), of_bias
+    both = None
+    if of_bias is not None and of_bias.reduce is None and gradients.reduce is not None:
+        both = plan_both(gradients.reduce, of_bias)
+    separate = None
+    if not gradients.fused:
+        flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
+        separate = forward.plan(*flipped)
+    return _Plan(gradients, separate, of_bias, both)
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:

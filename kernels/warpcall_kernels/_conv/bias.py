@@ -2,7 +2,8 @@
 
 torch's `sum` takes 25 us for g [1034, 8, 1434] fp16 on an H200, and 27 us for [5, 2, 18279], which has 0.4 MB.
 A program here sums a part of the tiles of some channels. If there are several parts, `_reduce_kernel` adds them
-up, as it does with those of the filters, so that the same inputs give the same bits.
+up, as it does with those of the filters, so that the same inputs give the same bits. If there is one, programs of
+the launch that reduces the sums of the filters take it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from warpcall_kernels._conv.filters import UNALIGNED
-from warpcall_kernels._conv.reduce_kernel import plan_reduce
+from warpcall_kernels._conv.filters import UNALIGNED, UNSPECIALIZED
+from warpcall_kernels._conv.reduce_kernel import add_parts, begin_reduction, plan_reduce
 from warpcall_kernels._conv.tiling import Alignment, last_stride
 from warpcall_kernels.op.launch import Launch, LayoutKey, multiprocessors, waiting
 
@@ -24,6 +25,7 @@ from warpcall_kernels.op.launch import Launch, LayoutKey, multiprocessors, waiti
 TILE, POSITIONS, NEIGHBOURS = 4096, 1024, 64
 WARPS = 4
 PROGRAMS = 4  # most for each multiprocessor, unless there are more channels
+FEW_TILES = 4  # of some channels, up to which one program takes less time than a further launch
 
 
 class BiasPlan(NamedTuple):
@@ -50,6 +52,7 @@ def plan_bias(g: LayoutKey) -> BiasPlan:
     tiles = triton.cdiv(batches, of_tile) * triton.cdiv(length, positions)
     blocks = triton.cdiv(channels, beside)
     parts = min(tiles, max(1, PROGRAMS * multiprocessors() // blocks))
+    parts = 1 if tiles <= FEW_TILES else parts
     wide = dtype == torch.float64
     arguments: dict[str, Any] = {
         "batches": batches,
@@ -75,19 +78,65 @@ def plan_bias(g: LayoutKey) -> BiasPlan:
     )
 
 
-@triton.jit(
-    do_not_specialize=(
-        "batches",
-        "channels",
-        "units",
-        "tiles",
-        "tiles_wide",
-        "parts",
-        "stride_gb",
-        "stride_gc",
-    ),
-    do_not_specialize_on_alignment=UNALIGNED,
-)
+def plan_both(filters: Launch, bias: BiasPlan) -> Launch:
+    """The launch on (sums, weight, gradient, g, gradient of the bias) that does what two would do.
+
+    Args:
+        filters: the launch that reduces the sums of the filters.
+        bias: whose channels have one part.
+    """
+    of_bias = {name: value for name, value in bias.main.arguments.items() if name != "parts"}
+    programs = filters.grid[0]
+    arguments = {**of_bias, **filters.arguments, "filter_programs": programs}
+    return Launch(_both_kernel, (programs + bias.main.grid[0],), arguments)
+
+
+OF_G = ("batches", "channels", "units", "tiles", "tiles_wide", "stride_gb", "stride_gc")
+
+
+@triton.jit
+def _sum_channels(
+    number: tl.tensor,
+    g_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    batches: tl.tensor,
+    channels: tl.tensor,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    parts: tl.tensor,
+    stride_gb: tl.tensor,
+    stride_gc: tl.tensor,
+    stride_gt: tl.tensor,
+    UNIT: tl.constexpr,
+    BATCHES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    """Store `sums` [C, parts] of CHANNELS channels."""
+    part = number % parts
+    channel = (number // parts).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
+    exists = channel < channels
+    g_ptr += (channel * stride_gc * UNIT)[None, :, None]
+    length = units.to(tl.int64) * UNIT
+    total = tl.zeros((BATCHES, CHANNELS, POSITIONS), ACC)
+    for tile in range(part, tiles, parts):
+        batch = (tile // tiles_wide).to(tl.int64) * BATCHES + tl.arange(0, BATCHES)
+        position = (tile % tiles_wide).to(tl.int64) * POSITIONS + tl.arange(0, POSITIONS)
+        inside = (
+            (batch < batches)[:, None, None]
+            & exists[None, :, None]
+            & (position < length)[None, None, :]
+        )
+        at = position if stride_gt is None else position * stride_gt
+        ptrs = (g_ptr + (batch * stride_gb * UNIT)[:, None, None]) + at[None, None, :]
+        total += tl.load(ptrs, mask=inside, other=0.0).to(ACC)
+    sums = tl.sum(tl.sum(total, axis=2), axis=0)
+    tl.store(sums_ptr + channel * parts + part, sums.to(sums_ptr.dtype.element_ty), mask=exists)
+
+
+@triton.jit(do_not_specialize=(*OF_G, "parts"), do_not_specialize_on_alignment=UNALIGNED)
 def _bias_kernel(
     g_ptr: tl.tensor,
     sums_ptr: tl.tensor,
@@ -107,26 +156,60 @@ def _bias_kernel(
     ACC: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Store `sums` [C, parts] of CHANNELS channels."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    part = tl.program_id(0) % parts
-    channel = (tl.program_id(0) // parts).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
-    exists = channel < channels
-    g_ptr += (channel * stride_gc * UNIT)[None, :, None]
-    length = units.to(tl.int64) * UNIT
-    total = tl.zeros((BATCHES, CHANNELS, POSITIONS), ACC)
-    for tile in range(part, tiles, parts):
-        batch = (tile // tiles_wide).to(tl.int64) * BATCHES + tl.arange(0, BATCHES)
-        position = (tile % tiles_wide).to(tl.int64) * POSITIONS + tl.arange(0, POSITIONS)
-        inside = (
-            (batch < batches)[:, None, None]
-            & exists[None, :, None]
-            & (position < length)[None, None, :]
-        )
-        at = position if stride_gt is None else position * stride_gt
-        ptrs = (g_ptr + (batch * stride_gb * UNIT)[:, None, None]) + at[None, None, :]
-        total += tl.load(ptrs, mask=inside, other=0.0).to(ACC)
-    sums = tl.sum(tl.sum(total, axis=2), axis=0)
-    tl.store(sums_ptr + channel * parts + part, sums.to(sums_ptr.dtype.element_ty), mask=exists)
+    _sum_channels(
+        tl.program_id(0), g_ptr, sums_ptr, batches, channels, units, tiles, tiles_wide, parts,
+        stride_gb, stride_gc, stride_gt, UNIT, BATCHES, CHANNELS, POSITIONS, ACC,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=(*UNSPECIALIZED, *OF_G, "blocks", "filter_programs"),
+    do_not_specialize_on_alignment=UNALIGNED,
+)
+def _both_kernel(
+    sums_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    g_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    taps: tl.tensor,
+    blocks: tl.tensor,
+    parts: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    filter_programs: tl.tensor,
+    batches: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    stride_gb: tl.int64,
+    stride_gc: tl.int64,
+    stride_gt: tl.tensor,
+    SOFTMAX: tl.constexpr,
+    TAPS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    UNIT: tl.constexpr,
+    BATCHES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    ACC: tl.constexpr,
+    PDL: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    """Add up the parts of the filters, in the first programs, and sum channels in the others."""
+    begin_reduction(PDL, EARLY)
+    number = tl.program_id(0)
+    if number < filter_programs:
+        add_parts(
+            number, sums_ptr, w_ptr, out_ptr, taps, blocks, parts, stride_wh, stride_wk,
+            SOFTMAX, TAPS, AT_ONCE, ACC,
+        )  # fmt: skip
+    else:
+        _sum_channels(
+            number - filter_programs, g_ptr, bias_ptr, batches, channels, units, tiles, tiles_wide,
+            1, stride_gb, stride_gc, stride_gt, UNIT, BATCHES, CHANNELS, POSITIONS, ACC,
+        )  # fmt: skip

@@ -20,36 +20,38 @@ LEAST_TAPS = 4
 MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def _reduce_kernel(
-    sums_ptr: tl.tensor,
-    w_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    taps: tl.tensor,
-    parts: tl.tensor,
-    stride_wh: tl.int64,
-    stride_wk: tl.int64,
-    SOFTMAX: tl.constexpr,
-    TAPS: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    ACC: tl.constexpr,
-    PDL: tl.constexpr,
-    EARLY: tl.constexpr,
-) -> None:
-    """Add up the parts of TAPS taps of a head. With SOFTMAX these are all taps, and its gradient
-    follows.
-
-    The kernel after this one may be launched when the sums are there, or EARLY: while they are
-    computed.
-    """
+@triton.jit
+def begin_reduction(PDL: tl.constexpr, EARLY: tl.constexpr) -> None:
+    """Wait for the sums. The kernel after this one may be launched then, or EARLY: at once."""
     if PDL:
         if EARLY:
             gdc_launch_dependents()
         gdc_wait()
         if not EARLY:
             gdc_launch_dependents()
-    head = tl.program_id(0).to(tl.int64)
-    tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
+
+
+@triton.jit
+def add_parts(
+    number: tl.tensor,
+    sums_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    taps: tl.tensor,
+    blocks: tl.tensor,
+    parts: tl.tensor,
+    stride_wh: tl.tensor,
+    stride_wk: tl.tensor,
+    SOFTMAX: tl.constexpr,
+    TAPS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    """Add up the parts of TAPS taps of a head, of which each has `blocks` such. With SOFTMAX these
+    are all taps, and its gradient follows.
+    """
+    head = (number // blocks).to(tl.int64)
+    tap = number % blocks * TAPS + tl.arange(0, TAPS)
     in_filter = tap < taps
     sums_ptr += head * parts * taps
     total = tl.zeros((TAPS,), ACC)
@@ -65,6 +67,30 @@ def _reduce_kernel(
         y = tl.exp(w - peak) * scale
         total = y * (total - tl.sum(tl.where(in_filter, y * total, 0.0)))
     tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=in_filter)
+
+
+@triton.jit(do_not_specialize=(*UNSPECIALIZED, "blocks"))
+def _reduce_kernel(
+    sums_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    taps: tl.tensor,
+    blocks: tl.tensor,
+    parts: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    SOFTMAX: tl.constexpr,
+    TAPS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    ACC: tl.constexpr,
+    PDL: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    begin_reduction(PDL, EARLY)
+    add_parts(
+        tl.program_id(0), sums_ptr, w_ptr, out_ptr, taps, blocks, parts, stride_wh, stride_wk,
+        SOFTMAX, TAPS, AT_ONCE, ACC,
+    )  # fmt: skip
 
 
 def plan_reduce(
@@ -94,6 +120,7 @@ def plan_reduce(
             block //= 2
     arguments: dict[str, Any] = {
         "taps": taps,
+        "blocks": triton.cdiv(taps, block),
         "parts": parts,
         "stride_wh": strides[0],
         "stride_wk": strides[1],
@@ -104,4 +131,4 @@ def plan_reduce(
         "EARLY": early,
         **waiting(),
     }
-    return Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)
+    return Launch(_reduce_kernel, (heads * arguments["blocks"],), arguments)

@@ -9,7 +9,7 @@ from tests.kernels.suite import assert_right
 from warpcall_kernels import conv_backward as backward
 from warpcall_kernels._conv import bias
 from warpcall_kernels._conv.bias import plan_bias
-from warpcall_kernels.op.launch import layout_key
+from warpcall_kernels.op.launch import Launch, layout_key
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -65,6 +65,39 @@ def test_few_channels_have_many_parts_and_many_have_one(monkeypatch: pytest.Monk
     assert few.parts == 20  # 40 programs for 2 channels
     assert few.reduce is not None
     assert (many.parts, many.reduce) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "softmax", "kernels"),
+    [
+        ((3, 5, 40), 3, False, ["_fma_kernel", "_both_kernel"]),
+        ((3, 5, 40), 3, True, ["_fma_kernel", "_both_kernel"]),
+        (
+            (2, 3, 9000),
+            3,
+            False,
+            ["_fma_kernel", "_reduce_kernel", "_bias_kernel", "_reduce_kernel"],
+        ),
+        ((1, 2, 8), 5000, True, ["_fma_kernel", "_fma_kernel", "_bias_kernel"]),  # torch reduces
+    ],
+)
+def test_one_part_of_each_channel_is_summed_where_the_filters_are_reduced(
+    shape: tuple[int, int, int],
+    taps: int,
+    softmax: bool,
+    kernels: list[str],
+    device: str,
+    launched: list[Launch],
+) -> None:
+    generator = torch.Generator().manual_seed(taps)
+    g, x = (torch.randn(shape, generator=generator).to(device) for _ in range(2))
+    weight = torch.randn(1, taps, generator=generator).to(device)
+
+    grads = backward.conv_backward(g, x, weight, None, softmax, True)
+
+    assert [launch.kernel.fn.__name__ for launch in launched] == kernels
+    inputs = {"grad_output": g, "x": x, "weight": weight}
+    assert_right(backward.OP, inputs, {"softmax_weight": softmax, "bias": True}, grads)
 
 
 def test_nan_and_infinity_stay_in_their_channel(device: str) -> None:
