@@ -101,6 +101,12 @@ RUN_BYTES = 256
 FLAT_TILE_BYTES = 4096
 # Bytes that a program of the flat and of the chunks variant moves, and its warps.
 FLAT_BYTES, FLAT_WARPS = 4096, 4
+# Larger tiles are not taken either if their lanes are so many times their words, which are so few, there are so many
+# of them, and a program of the flat variant reads at most so many bytes for each that it moves. [32, 3, 8, 2, 169, 8,
+# 2, 8] fp32 (0, 2, 4, 6, 3, 5, 7, 1): 66 us, where tiles take 171. Of 41 other permutations with fuller or fewer
+# tiles, 17 took 1.1 to 2.2 times as long word by word.
+FLAT_GAIN, FLAT_TILE_WORDS, FLAT_READ = 1.25, 700, 1.1
+FLAT_MIN_TILES = 792  # 6 for each multiprocessor of an H200
 CHUNK_BYTES, CHUNK_WARPS = 8192, 4
 # Bytes that a program of the rows variant gathers, and its warps: one access of 16 bytes for each
 # thread. BSHD to BHSD of [32, 1024, 16, 64] bf16: 33.9 us, 4 % less than four accesses by 8 warps.

@@ -20,6 +20,7 @@ from warpcall_kernels._transpose.kernels import as_term, linear_to_offset
 from warpcall_kernels._transpose.strides import Dim, alignment, division_arguments
 
 MOST_CHUNK_DIMS = 4
+SECTOR_BYTES = 32  # the least that is read from memory
 X = 0  # the operand, as `Dim.strides` has it
 
 
@@ -152,6 +153,25 @@ def words(dims: Sequence[Dim], word: int) -> tuple[int, dict[str, Any]]:
         "num_warps": constants.FLAT_WARPS,
     }
     return triton.cdiv(total, block), arguments
+
+
+def read_for_each_byte(dims: Sequence[Dim], word: int, begin: int) -> float:
+    """How many bytes of x the first program of the flat variant reads, as whole sectors, for each
+    byte that it moves.
+
+    Args:
+        dims: in the order of the output.
+        word: bytes of a word.
+        begin: words from an address that 16 bytes divide to x.
+    """
+    block = constants.FLAT_BYTES // word
+    at = [begin]
+    for size, strides in reversed(dims):
+        count = min(size, triton.cdiv(block, len(at)))
+        at = [place + k * strides[X] for k in range(count) for place in at]
+    at = at[:block]
+    sectors = {place * word // SECTOR_BYTES for place in at}
+    return len(sectors) * SECTOR_BYTES / (len(at) * word)
 
 
 def chunk_of(dims: Sequence[Dim], word: int) -> list[Dim] | None:

@@ -11,7 +11,7 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | CHANNELS | x has 2 to 6 interleaved channels of 1 or 2 bytes, and the output planes of at least CHANNELS_MIN_PIXELS pixels; not if an even number of channels of 2 bytes have aligned planes (permute only) | tiles would move single elements, and have few lanes for odd numbers of channels | 10 to 48 % less time than TILES; for 4 aligned channels of 1 byte as much | channels.py |
 | STAGED | the tiles of 2-byte words that begin at any word leave so many lanes idle that they need STAGED_GAIN times as many as a staged tile; or short rows of 4-byte words that are neighbours in x lie far apart in the output (permute only) | tiles of any size are gathered from shared memory | 39 % less time than TILES, 17 % less than ROWS | staged.py, staged_tiles.py |
 | CHUNKS | tiles would have fewer than FLAT_TILE_BYTES, and the inner dims, all powers of two, are one piece of memory on both sides (permute only) | a program loads and stores whole pieces, and moves words between its threads | 36 us where tiles take 724, for [1048576, 4, 4] fp32 | flat.py |
-| FLAT | tiles would have fewer than FLAT_TILE_BYTES, and there are no such pieces | a program stores words in their order and gathers each; the words that are beside them in memory come from the L1 | 72 us where tiles take 381, for [16, 64, 2, 2, 128, 128] bf16 | flat.py |
+| FLAT | tiles would have fewer than FLAT_TILE_BYTES, and there are no such pieces; or there are many tiles of at most FLAT_TILE_WORDS words with idle lanes, and a block of the output comes from whole sectors of x | a program stores words in their order and gathers each; the words that are beside them in memory come from the L1 | 72 us where tiles take 381, for [16, 64, 2, 2, 128, 128] bf16 | flat.py |
 | TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced; programs walk the output in its order | the order: 2 to 3 % less time for (2, 1, 0), and 2 % less if x is kept in the L2 | kernels.py |
 
 The constants are in constants.py. Before a variant is chosen, dims are merged and elements are
@@ -165,7 +165,7 @@ def choose(permutation: Permutation) -> Variant:
     words = tiles.arguments["BLOCK_I"] * tiles.arguments["BLOCK_J"]
     if are_small(tiles, words, permutation.word, small.i * small.j):
         return Variant.CHUNKS if flat.chunk_of(permutation.dims, permutation.word) else Variant.FLAT
-    return Variant.TILES
+    return Variant.FLAT if _gathers_whole_sectors(permutation, tiles) else Variant.TILES
 
 
 def widen(merged: list[Dim], itemsize: int, address: int) -> tuple[list[Dim], int]:
@@ -249,12 +249,28 @@ def _rows_are_scattered(permutation: Permutation) -> bool:
     return tile is not None and tile.programs >= constants.STAGED_MIN_TILES
 
 
+def _lanes(permutation: Permutation, tiles: Program) -> tuple[int, float]:
+    """The lanes of the tiles of this permutation, and how many times its words these are."""
+    lanes = tiles.programs * tiles.arguments["BLOCK_I"] * tiles.arguments["BLOCK_J"]
+    return lanes, lanes / math.prod(dim.size for dim in permutation.dims)
+
+
+def _gathers_whole_sectors(permutation: Permutation, tiles: Program) -> bool:
+    """Whether there are many tiles with few words and many idle lanes, and a program of the flat
+    variant reads little else than what it moves.
+    """
+    lanes, times = _lanes(permutation, tiles)
+    if times < constants.FLAT_GAIN or tiles.programs < constants.FLAT_MIN_TILES:
+        return False
+    if lanes / times > constants.FLAT_TILE_WORDS * tiles.programs:
+        return False
+    return flat.read_for_each_byte(*permutation) <= constants.FLAT_READ
+
+
 def _fills_tiles_badly(permutation: Permutation, tiles: Program) -> bool:
     """Whether the tiles of this permutation leave many lanes idle, and a staged tile does not."""
-    arguments = tiles.arguments
-    lanes = tiles.programs * arguments["BLOCK_I"] * arguments["BLOCK_J"]
-    elements = math.prod(dim.size for dim in permutation.dims)
-    if arguments["ALIGN_OUT"] > 1 or lanes < constants.STAGED_GAIN * elements:
+    lanes, times = _lanes(permutation, tiles)
+    if tiles.arguments["ALIGN_OUT"] > 1 or times < constants.STAGED_GAIN:
         return False
     tile = staged_tiles.plan_tile(permutation.dims, permutation.word, constants.STAGED_TILES)
     if tile is None or tile.programs < constants.STAGED_MIN_TILES:
