@@ -185,7 +185,9 @@ def _beside(op: Op, params: Mapping[str, ParamValue]) -> Any:
     return compute
 
 
-def test_a_time_that_is_not_possible_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_a_stream_that_nobody_waits_for_is_not_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hidden = Implementation("hidden", "on another stream", _beside)
     monkeypatch.setitem(execution.implementations._known, "hidden", hidden)
 
@@ -194,7 +196,10 @@ def test_a_time_that_is_not_possible_is_invalid(monkeypatch: pytest.MonkeyPatch)
     )
 
     _show(result)
-    assert [measured_one.status for measured_one in result.implementations] == ["ok", "invalid"]
+    torch_alone, hidden_one = (one.status for one in result.implementations)
+    assert torch_alone == "ok"
+    # The check reads the output before it is there, or the time is one that no copy has.
+    assert hidden_one in {"wrong_result", "invalid"}
 
 
 def _waiting(op: Op, params: Mapping[str, ParamValue]) -> Any:
