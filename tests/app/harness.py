@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 
@@ -105,15 +106,17 @@ class LoopTransport(httpx.BaseTransport):
 
     def _scope(self, request: httpx.Request) -> dict[str, Any]:
         url = request.url
+        target = request.extensions.get("target", url.raw_path)  # as httpx sends it over a socket
+        path, _, query = target.partition(b"?")
         return {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": request.method,
             "scheme": url.scheme,
-            "path": url.path,
-            "raw_path": url.raw_path.split(b"?")[0],
-            "query_string": url.query,
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
             "server": (url.host, url.port),
             "client": (self._client, 123),

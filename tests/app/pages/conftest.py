@@ -10,6 +10,7 @@ import pytest
 
 from tests.app.harness import App, running_app
 from tests.pages.filled import Jobs, filled
+from tests.service.databases import Database
 
 # As in tests/pages/conftest.py: no job is started here.
 SETTINGS = {"arena_bytes": "16MiB", "user_running_jobs": 1, "job_lease_s": 86400}
@@ -28,6 +29,37 @@ def pages_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     jobs = filled(folder)
     with running_app(**SETTINGS, data_dir=folder) as app:
         yield Lab(app=app, **jobs)
+
+
+@dataclass(frozen=True)
+class SharedLab:
+    """An application that asks for keys, and a user's jobs."""
+
+    app: App
+    key: str
+    jobs: dict[str, str]
+
+    def guest(self) -> httpx.Client:
+        """The browser of a person without a key."""
+        guest = self.app.client()
+        guest.headers["accept"] = "text/html"
+        return guest
+
+    def share(self, name: str, **fields: str) -> tuple[str, str]:
+        """The id of a new link to one of alice's jobs, and the path that it leads to."""
+        with self.app.client(self.key) as alice:
+            answer = alice.post(f"/v1/jobs/{self.jobs[name]}/shares", json=fields)
+        assert answer.status_code == 201, answer.text
+        return answer.json()["id"], answer.json()["url"]
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLab]:
+    folder = tmp_path_factory.mktemp("shared")
+    jobs = filled(folder)
+    key = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)}).key("alice", "bench")
+    with running_app(**SETTINGS, data_dir=folder) as app:
+        yield SharedLab(app, key, jobs)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from warpcall_bench.drawing.sources import (
 )
 from warpcall_bench.pages.static import static_files
 
-ROOT = Path(__file__).parents[2] / "kernels/warpcall_kernels"
+ROOT = Path(__file__).parents[3] / "kernels/warpcall_kernels"
 
 
 def imported(path: str) -> set[str]:

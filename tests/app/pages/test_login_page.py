@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.servers import running_server
+from tests.app.harness import running_app
 from tests.service.databases import Database
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -16,12 +16,10 @@ HTML = {"accept": "text/html,application/xhtml+xml"}
 
 @pytest.fixture(scope="module")
 def guarded_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A client without a key, of a server that has keys."""
+    """A client without a key, of an application that has keys."""
     folder: Path = tmp_path_factory.mktemp("guarded")
-    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
-    database.key("alice")
-    settings = {**database.settings, "WARPCALL_ARENA_BYTES": "16MiB"}
-    with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
+    Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)}).key("alice")
+    with running_app(data_dir=folder) as app, app.client() as http:
         yield http
 
 

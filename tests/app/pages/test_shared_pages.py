@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from urllib.parse import urljoin, urlsplit
 
-import httpx
-from playwright.sync_api import expect
-
+from tests.app.pages.conftest import SharedLab
 from tests.app.pages.test_pages import links_of
-from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
-from tests.pages.conftest import SharedLab
-from tests.service.job_requests import client
-
-HTML = {"accept": "text/html"}
 
 
 def test_a_link_shows_a_job_and_its_cases_and_leads_nowhere_else(shared_lab: SharedLab) -> None:
     _, path = shared_lab.share("done")
     waiting, seen = [path], set()
 
-    with httpx.Client(base_url=shared_lab.server.url, headers=HTML) as guest:
+    with shared_lab.guest() as guest:
         first = guest.get(path)
         while waiting:
             address = waiting.pop()
@@ -45,7 +38,7 @@ def test_a_link_shows_a_job_and_its_cases_and_leads_nowhere_else(shared_lab: Sha
 def test_a_link_shows_a_comparison(shared_lab: SharedLab) -> None:
     _, path = shared_lab.share("earlier", other=shared_lab.jobs["later"])
 
-    with httpx.Client(base_url=shared_lab.server.url, headers=HTML) as guest:
+    with shared_lab.guest() as guest:
         page = guest.get(path)
         case = guest.get(f"{path}/cases/0")
 
@@ -61,10 +54,7 @@ def test_a_link_shows_a_comparison(shared_lab: SharedLab) -> None:
 def test_a_revoked_or_unknown_link_shows_a_page_that_says_so(shared_lab: SharedLab) -> None:
     share_id, path = shared_lab.share("done")
 
-    with (
-        httpx.Client(base_url=shared_lab.server.url, headers=HTML) as guest,
-        client(shared_lab.server, shared_lab.key) as alice,
-    ):
+    with shared_lab.guest() as guest, shared_lab.app.client(shared_lab.key) as alice:
         before = guest.get(path)
         assert alice.delete(f"/v1/shares/{share_id}").status_code == 204
         after = [guest.get(path), guest.get(f"{path}/cases/0"), guest.get("/share/nothing")]
@@ -73,16 +63,3 @@ def test_a_revoked_or_unknown_link_shows_a_page_that_says_so(shared_lab: SharedL
     assert [page.status_code for page in after] == [404] * 3
     assert all("does not exist, has expired or was revoked" in page.text for page in after)
     assert all('<nav aria-label="Pages"' not in page.text for page in after)
-
-
-@needs_chromium
-def test_a_guest_sees_the_rounds_drawn(shared_lab: SharedLab) -> None:
-    _, path = shared_lab.share("done")
-
-    with chromium() as browser, opened(browser) as tab:
-        expect.set_options(timeout=WAIT_MS)
-        tab.page.goto(shared_lab.server.url + path)
-        tab.page.locator("tr.case a").first.click()
-
-        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(6)
-        assert tab.faults == []

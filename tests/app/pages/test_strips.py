@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.pages.conftest import Lab
+from tests.app.pages.conftest import Lab
 from tests.service.job_rows import caller
 from tests.waiting import until
 from warpcall_bench.pages.lists import queue_page
