@@ -74,6 +74,7 @@ PLATFORM = (
     "compile_reports",
     "summaries",
     "shares",
+    "retention",
     "drawing",
     "pages",
     "forms",

@@ -33,8 +33,10 @@ def settings() -> type[BenchSettings]:
 def add_commands(commands: typer.Typer) -> None:
     """Add the commands of the administrator that concern jobs."""
     from warpcall_bench.jobs.drain import drain
+    from warpcall_bench.retention import prune
 
     commands.command("drain")(drain)
+    commands.command("prune")(prune)
 
 
 def checks(settings: Settings) -> list[Finding]:

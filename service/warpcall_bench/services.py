@@ -25,6 +25,7 @@ from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.pages.login import login_location
 from warpcall_bench.pages.routes import pages
 from warpcall_bench.pages.view import problem_page, wants_page
+from warpcall_bench.retention import Retention
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_bench.settings import BenchSettings
@@ -81,6 +82,7 @@ class Services:
         )
         self._reports = CompileReports(settings, engine, store, self._sandbox, self._checks)
         self._shares = ShareService(self.jobs, core.accounts)
+        self._retention = Retention(settings, store)
 
     def start(self) -> None:
         """Start the background tasks in the running event loop."""
@@ -89,6 +91,7 @@ class Services:
         self.jobs.start()
         self._artefacts.start()
         self.monitors.start()
+        self._retention.start()
 
     async def stop(self) -> None:
         """Put the jobs that run back into the queue, and end everything."""
@@ -96,6 +99,7 @@ class Services:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
         self._uploads.close()
+        await self._retention.stop()
         await self.monitors.stop()
         self._reports.close()
         await self.jobs.stop()

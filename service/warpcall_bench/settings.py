@@ -192,6 +192,36 @@ class BenchSettings(Settings):
             "administrators can read private jobs; every user can read the others."
         ),
     )
+    job_days: float = Field(
+        0.0,
+        ge=0,
+        le=36_500,
+        allow_inf_nan=False,
+        description=(
+            "Days after its end after which a job is deleted, with its results, events, artefacts and "
+            "share links. Jobs that steps of monitors name stay. With 0 jobs are kept for ever."
+        ),
+    )
+    event_days: float = Field(
+        0.0,
+        ge=0,
+        le=36_500,
+        allow_inf_nan=False,
+        description=(
+            "Days after the end of a job after which its events are deleted, except the last one. "
+            "Events of progress are deleted after one day in any case. With 0 the others are kept as "
+            "long as the job."
+        ),
+    )
+    usage_days: float = Field(
+        0.0,
+        ge=0,
+        le=36_500,
+        allow_inf_nan=False,
+        description=(
+            "Days for which usage by day, user and op is kept. With 0 it is kept for ever."
+        ),
+    )
     artefact_days: float = Field(
         30.0,
         gt=0,

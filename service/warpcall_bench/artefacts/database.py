@@ -94,6 +94,18 @@ def delete_expired(session: Session) -> None:
     session.execute(expired.execution_options(synchronize_session=False))
 
 
+def count_expired(session: Session) -> int:
+    """How many rows `delete_expired` would delete."""
+    query = sa.select(sa.func.count()).select_from(ArtefactRow)
+    return session.scalars(query.where(ArtefactRow.expires_ms <= now_ms())).one()
+
+
+def delete_of_jobs(session: Session, numbers: Collection[int]) -> None:
+    """Delete the rows of all artefacts of jobs; a sweep deletes their files."""
+    theirs = sa.delete(ArtefactRow).where(ArtefactRow.job_number.in_(numbers))
+    session.execute(theirs.execution_options(synchronize_session=False))
+
+
 def known_files(session: Session, names: Collection[str]) -> Sequence[str]:
     """Which of these names of files have rows."""
     return session.scalars(sa.select(ArtefactRow.file).where(ArtefactRow.file.in_(names))).all()

@@ -30,9 +30,7 @@ from warpcall_service.store.times import now_ms
 
 MAX_ATTEMPTS = 2  # an interrupted job runs once more
 LOST = "the server that ran it was lost"
-PROGRESS_KEPT_MS = (
-    86_400_000  # after the end of a job; events of states and cases are kept for ever
-)
+PROGRESS_KEPT_MS = 86_400_000  # after the end of a job; for others see `jobs/expiry.py`
 PRUNED_JOBS = 200  # jobs whose progress one call of `prune` deletes
 MAX_DETAIL = 500  # characters of the text about implementations that failed
 MOST_NAMED = 3  # implementations in that text

@@ -20,7 +20,7 @@ from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
 
 
 class Job(Base):
-    """A benchmark job, from its submission on. Rows are never deleted.
+    """A benchmark job, from its submission on. Only `jobs/expiry.py` deletes rows.
 
     Attributes:
         number: position in the order of submission.

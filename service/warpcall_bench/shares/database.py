@@ -6,7 +6,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -171,3 +171,10 @@ def _revocable(caller: Caller) -> sa.ColumnElement[bool]:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
+
+
+def delete_of_jobs(session: Session, numbers: Collection[int]) -> None:
+    """Delete all links that show one of these jobs."""
+    shown = sa.or_(ShareLink.job_number.in_(numbers), ShareLink.other_number.in_(numbers))
+    delete = sa.delete(ShareLink).where(shown)
+    session.execute(delete.execution_options(synchronize_session=False))

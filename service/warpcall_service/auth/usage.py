@@ -121,6 +121,18 @@ def save(session: Session, batch: UsageBatch) -> None:
             session.execute(sa.insert(Usage).values(day=day, user_name=user, op=op, **counts))
 
 
+def count_before(session: Session, day: str) -> int:
+    """Number of rows of days before `day` (YYYY-MM-DD)."""
+    query = sa.select(sa.func.count()).select_from(Usage).where(Usage.day < day)
+    return session.scalars(query).one()
+
+
+def delete_before(session: Session, day: str) -> None:
+    """Delete the usage of days before `day` (YYYY-MM-DD)."""
+    delete = sa.delete(Usage).where(Usage.day < day)
+    session.execute(delete.execution_options(synchronize_session=False))
+
+
 def by_day_and_user(session: Session, since: str) -> Iterable[tuple[str, str, Amount]]:
     """What each user has used on each day, from the day `since` (YYYY-MM-DD) on."""
     return _sums(session, (Usage.day, Usage.user_name), since)

@@ -151,7 +151,7 @@ def check_disk(settings: Settings) -> Finding:
     if usage.free >= FEW_FREE_BYTES:
         return Finding(name, "ok", text)
     full = usage.free < LEAST_FREE_BYTES
-    advice = "enlarge the disk, or delete what is not needed"
+    advice = "enlarge the disk, or keep less: warpcall-server prune --dry-run"
     return Finding(name, "failed" if full else "warning", text, advice)
 
 
