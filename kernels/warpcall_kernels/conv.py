@@ -41,7 +41,7 @@ from warpcall_kernels.op.declaration import (
     TensorLike,
     TunedConstants,
 )
-from warpcall_kernels.op.launch import check_device, layout_key, runs_kernel
+from warpcall_kernels.op.launch import check_device, empty_like, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
 from warpcall_kernels.op.tolerance import Sums, SumTolerance, squared
 
@@ -60,7 +60,7 @@ def _launch(
     places = layout_key(x), layout_key(weight), None if bias is None else layout_key(bias)
     launch = plan(*places, padding_l, softmax_weight)
     check_device(x, weight=weight, bias=bias)
-    out = x.new_empty(x.shape)
+    out = empty_like(x)
     if not out.numel():
         return out
     if not runs_kernel(x):

@@ -46,6 +46,7 @@ from warpcall_kernels.op.launch import (
     Layout,
     LayoutKey,
     check_device,
+    empty_like,
     layout_key,
     runs_kernel,
 )
@@ -85,7 +86,7 @@ def _launch(
         )
         assert plan is not None
     gradients, separate, of_bias, both = plan
-    grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
+    grad_x, grad_weight = empty_like(x), empty_like(weight)
     sums = x.new_empty(gradients.sums, dtype=accumulator(x.dtype))
     if separate is not None:
         separate(grad_output, weight, None, grad_x)

@@ -71,7 +71,7 @@ def isin_reference(
 def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    elements, test_elements = contiguous(elements), contiguous(test_elements)
+    elements, test_elements = contiguous(elements), contiguous(_without_repeats(test_elements))
     planned = plan(layout_key(elements), layout_key(test_elements), invert)
     if elements.device != test_elements.device:
         raise InvalidInput(
@@ -86,9 +86,19 @@ def _launch(
     return run_plan(planned, elements, test_elements)
 
 
+def _without_repeats(t: Tensor) -> Tensor:
+    """The tensor without the dims along which it only repeats itself: they add nothing to a set."""
+    if 0 not in t.stride():
+        return t
+    for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            t = t.narrow(dim, 0, 1)
+    return t
+
+
 def run_plan(planned: Launch | SetPlan, elements: Tensor, test_elements: Tensor) -> Tensor:
     """Launch what was planned for two contiguous tensors."""
-    out = elements.new_empty(elements.shape, dtype=torch.bool)
+    out = torch.empty_like(elements, dtype=torch.bool)
     if isinstance(planned, Launch):
         planned(elements, test_elements, out)
         return out

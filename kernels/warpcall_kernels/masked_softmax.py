@@ -40,6 +40,7 @@ from warpcall_kernels.op.launch import (
     Layout,
     LayoutKey,
     check_device,
+    empty_like,
     layout_key,
     runs_kernel,
 )
@@ -58,7 +59,7 @@ def _launch(
 ) -> Tensor:
     launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
     check_device(x, mask=mask, lengths=lengths)
-    out = x.new_empty(x.shape)
+    out = empty_like(x)
     if not out.numel():
         return out
     if not runs_kernel(x):

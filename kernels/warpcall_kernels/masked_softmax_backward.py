@@ -39,6 +39,7 @@ from warpcall_kernels.op.launch import (
     Layout,
     LayoutKey,
     check_device,
+    empty_like,
     layout_key,
     runs_kernel,
 )
@@ -49,7 +50,7 @@ from warpcall_kernels.op.tolerance import Sums, SumTolerance
 def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
     launch = _plan(layout_key(grad_output), layout_key(output), scale)
     check_device(grad_output, output=output)
-    out = output.new_empty(output.shape)
+    out = empty_like(output)
     if not out.numel():
         return out
     if not runs_kernel(output):

@@ -19,6 +19,7 @@ from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import MOST_MARKED, Variant
 from warpcall_kernels._isin.table import Table, factor_of
 from warpcall_kernels.isin import isin, isin_reference, run_plan
+from warpcall_kernels.op.launch import Launch
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +203,23 @@ def test_both_may_have_no_dims(value: int, device: str) -> None:
 
     assert out.shape == ()
     assert out.item() == (value == 7)
+
+
+@pytest.mark.parametrize("shape", [(7, 300), (300, 7), (7, 300, 5)])
+def test_what_only_repeats_itself_is_not_read(
+    shape: tuple[int, ...], device: str, launched: list[Launch]
+) -> None:
+    members = torch.arange(0, 600, 2, device=device).view(*(n if n == 300 else 1 for n in shape))
+    x = torch.arange(500, device=device)
+
+    once, found = isin(x, members), isin(x, members.expand(shape))
+
+    assert torch.equal(found, x % 2 == 0)
+    assert torch.equal(found, once)
+    half = len(launched) // 2
+    assert [launch.arguments for launch in launched[half:]] == [
+        launch.arguments for launch in launched[:half]
+    ]
 
 
 def test_any_strides_are_read_as_they_stand(device: str) -> None:

@@ -7,7 +7,7 @@ import functools
 from torch import Tensor
 
 from warpcall_kernels._transpose.plan import plan_permute
-from warpcall_kernels.op.launch import Launch, LayoutKey, layout_key, runs_kernel
+from warpcall_kernels.op.launch import Launch, LayoutKey, empty_like, layout_key, runs_kernel
 
 # Bytes of an operand from which on a copy saves more time than its launch takes.
 COPIED_BYTES = 4 << 20
@@ -28,7 +28,7 @@ def contiguous(t: Tensor) -> Tensor:
     launch = _plan(layout_key(t))
     if launch is None:
         return t.contiguous()
-    out = t.new_empty(t.shape)
+    out = empty_like(t)
     launch(t, out)
     return out
 
