@@ -23,13 +23,14 @@ from warpcall_kernels._conv.backward_tuning import TUNING
 from warpcall_kernels._conv.bias import BiasPlan, plan_bias, plan_both
 from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
+from warpcall_kernels._conv.tiling import Alignment
 from warpcall_kernels._conv.weights import (
     amplification_of,
     by_channel,
     effective_weight,
     expand_weight,
 )
-from warpcall_kernels._transpose.contiguous import without_far_positions
+from warpcall_kernels._transpose.contiguous import COPIED_BYTES, without_far_positions
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -42,6 +43,7 @@ from warpcall_kernels.op.declaration import (
 )
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import (
+    VECTOR_BYTES,
     Launch,
     Layout,
     LayoutKey,
@@ -56,6 +58,9 @@ from warpcall_kernels.op.tolerance import Sums, SumTolerance, accumulator, squar
 # Elements between positions of an operand beyond which it is copied first. [3091, 64, 56] bf16 with 3 and 15 taps,
 # whose positions lie 64 apart, on an H200: 65 and 44 us, 80 and 200 without a copy.
 MOST_STRIDE = 8
+# Taps of fp32 beyond which rows that could be read whole, but begin elsewhere, are copied first. [30, 132, 2048] with
+# 34 taps and x from its second element on, on an H200: 382 us without a copy of x.
+MOST_UNALIGNED_TAPS = 16
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 INTEGERS: dict[str, Any] = {
     "values": "integers",
@@ -78,7 +83,9 @@ def _launch(
     if plan is None or not runs_kernel(x):
         plain = conv_backward_reference(grad_output, x, weight, padding_l, softmax_weight, bias)
         return [t.contiguous() for t in plain if t is not None]
-    near_grad, near_x = (without_far_positions(t, MOST_STRIDE) for t in (grad_output, x))
+    near_grad, near_x = (
+        _aligned(without_far_positions(t, MOST_STRIDE), weight) for t in (grad_output, x)
+    )
     if near_grad is not grad_output or near_x is not x:
         grad_output, x = near_grad, near_x
         plan = _plan(
@@ -107,6 +114,16 @@ def _launch(
     elif both is None:
         of_bias.main(grad_output, grad_bias)
     return [grad_x, grad_weight, grad_bias]
+
+
+def _aligned(t: Tensor, weight: Tensor) -> Tensor:
+    """The operand, or a copy whose rows are read whole if that is so much faster."""
+    if t.dtype != torch.float32 or weight.shape[1] <= MOST_UNALIGNED_TAPS:
+        return t
+    could_be = t.nbytes >= COPIED_BYTES and t.shape[-1] * t.itemsize % VECTOR_BYTES == 0
+    if not could_be or Alignment.of(layout_key(t)).whole(t.dtype):
+        return t
+    return t.clone(memory_format=torch.contiguous_format)
 
 
 class _Plan(NamedTuple):
@@ -212,8 +229,9 @@ def conv_backward(
     """The gradients of conv. The same inputs give the same bits, on GPUs with as many multiprocessors.
 
     Needs device memory for partial sums beside the results: at most max(H, 12 for each
-    multiprocessor) * K fp32 values (fp64 for fp64), and with a bias max(C, 256 for each). An operand of 4 MiB or more whose positions lie
-    more than 8 elements apart is copied.
+    multiprocessor) * K fp32 values (fp64 for fp64), and with a bias max(C, 256 for each). An
+    operand of 4 MiB or more is copied if its positions lie more than 8 elements apart, or if it is
+    fp32, there are more than 16 taps, and its rows have whole groups of 16 bytes that begin elsewhere.
 
     Args:
         grad_output: (B, C, T), the gradient of what conv returned; any strides.

@@ -236,3 +236,27 @@ def test_a_few_pieces_in_a_row_make_a_tile_of_whole_rows() -> None:
 def test_long_rows_are_counted_in_64_bits() -> None:
     assert Tiling.of(1, 2**31, 8, 128, True).big
     assert not Tiling.of(1, 2**30, 8, 128, True).big
+
+
+@pytest.mark.parametrize(
+    ("dtype", "taps", "copied"),
+    [(torch.float32, 17, True), (torch.float32, 16, False), (torch.bfloat16, 17, False)],
+)
+def test_large_operands_of_many_taps_are_copied_to_where_rows_are_read_whole(
+    dtype: torch.dtype,
+    taps: int,
+    copied: bool,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("warpcall_kernels.conv_backward.COPIED_BYTES", 4 * 64 * dtype.itemsize)
+    x, g = (drawn((1 + 4 * 64,), dtype, device)[1:].view(2, 2, 64) for _ in range(2))
+    few = drawn((1 + 2 * 64,), dtype, device)[1:].view(1, 2, 64)
+    weight = drawn((1, taps), dtype, device)
+
+    check(x, g, weight, padding_l=3)
+    assert [launch.arguments["UNIT"] > 1 for launch in launched[1::3]] == [copied]
+    launched.clear()
+    check(few, few, weight, padding_l=3)
+    assert [launch.arguments["UNIT"] for launch in launched[1::3]] == [1]
