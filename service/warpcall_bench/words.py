@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 LONGEST = 100  # characters of a filter
+MOST_WORDS = 8  # of a filter
 NUMBERS = re.compile(r"(\d+)")
 TIMES = re.compile(r"(?<=\d)[x×](?=\d)")
 

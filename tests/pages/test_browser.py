@@ -358,6 +358,20 @@ def test_the_rounds_of_a_case_are_drawn_with_the_masked_ones(
         clock, power = (tab.page.locator(".uplot").nth(place) for place in (3, 4))
         expect(clock.locator(".u-series:last-child .u-value")).to_have_text("1980 MHz")
         expect(power.locator(".u-series:last-child .u-value")).to_contain_text(" W")
+        expect(tab.page.locator("#zoom")).to_contain_text("Drag across a plot to zoom in")
+
+        def round_at(share: float) -> int:
+            tab.page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+            return int((legends.nth(0).text_content() or "").partition(",")[0])
+
+        whole = round_at(0.02)
+        round_at(0.5)
+        tab.page.mouse.down()
+        round_at(0.8)
+        tab.page.mouse.up()
+        assert round_at(0.02) > round_at(0.98) / 2 > whole
+        tab.page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        assert round_at(0.02) == whole
         assert tab.faults == []
 
 

@@ -60,13 +60,16 @@ def chunks_of(server: Server, path: str, coding: str) -> tuple[str, list[bytes]]
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity"])
-@pytest.mark.parametrize("kind", ["job", "compare"])
+@pytest.mark.parametrize("kind", ["job", "compare", "kernels"])
 def test_what_takes_long_follows_a_part_that_can_be_painted(
     pages_lab: Lab, kind: str, coding: str
 ) -> None:
     path = f"/jobs/{pages_lab.many}"
     if kind == "compare":
         path = f"/compare?a={pages_lab.earlier}&b={pages_lab.later}"
+    elif kind == "kernels":
+        path = "/kernels"
+    title, slow = ("Kernels", "nobody yet") if kind == "kernels" else ("permute", 'class="results')
 
     head, chunks = chunks_of(pages_lab.server, path, coding)
 
@@ -76,10 +79,10 @@ def test_what_takes_long_follows_a_part_that_can_be_painted(
     unpacked = zlib.decompressobj(31)
     parts = [one if coding == "identity" else unpacked.decompress(one) for one in chunks]
     first, rest = parts[0].decode(), b"".join(parts[1:]).decode()
-    assert "<h1>permute" in first
+    assert f"<h1>{title}" in first
     assert "app.css" in first
-    assert 'class="results' not in first
-    assert 'class="results' in rest
+    assert slow not in first
+    assert slow in rest
     assert rest.endswith("</html>")
     assert coding == "identity" or unpacked.eof
 

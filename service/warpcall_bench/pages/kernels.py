@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -13,12 +14,15 @@ from warpcall import wire
 from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
 from warpcall.problems import ProblemDetails, ProblemList
+from warpcall_bench.drawing.plots import log_axis
 from warpcall_bench.drawing.sources import difference, files_of_op, highlighted
 from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.service import JobService
+from warpcall_bench.pages.results import case_name
 from warpcall_bench.pages.sortable import ordered
-from warpcall_bench.pages.view import View, page, render
+from warpcall_bench.pages.view import REST, View, page, render, streamed_page
 from warpcall_bench.runs.operator_modules import OperatorModule
+from warpcall_bench.summaries.board import Leader, leader
 from warpcall_bench.uploads.database import Row, UploadFilter
 from warpcall_bench.uploads.models import Cursor, Version
 from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, Kind, UploadService
@@ -32,6 +36,13 @@ PAGE_UPLOADS = 50
 OP_UPLOADS = 100
 UPLOAD_COLUMNS = ("name", "op", "uploaded")  # by which the database sorts them
 PROBLEM_COLUMNS = ("name", "uploaded")
+OP_COLUMNS = {
+    "op": "op.name",
+    "what it computes": "op.summary",
+    "leader": "leader.entry.implementation",
+    "of the limit": "-leader.entry.relative",
+    "on": "leader.device",
+}
 
 File = Annotated[str | None, Query(max_length=200)]
 Module = Annotated[str, Path(max_length=500)]
@@ -58,7 +69,10 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
             wanted = _filter(view, "problems", PROBLEM_COLUMNS, None)
             declared = await uploads.list_problems(caller, wanted)
         providers = await uploads.providers(caller)
-        return page(request, kernels_page(view, list(ops.values()), declared, found, providers))
+        ordered(view, "", (), [*OP_COLUMNS])  # what it refuses is refused before the page begins
+        frame = kernels_page(view, declared, found, providers)
+        parts = _with_leaders(jobs, caller, view, [*ops.values()], frame)
+        return await streamed_page(request, view, parts)
 
     @router.get("/kernels/{name}")
     async def show_op(
@@ -122,14 +136,49 @@ def _filter(view: View, name: str, columns: Sequence[str], before: str | None) -
     return UploadFilter(None, None, before, PAGE_UPLOADS, shown.filter_text, sort)
 
 
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """An op in the list, with who leads in it; `spark` are the points of a line in a square of 100."""
+
+    op: Op
+    leader: Leader | None
+    case: str
+    spark: str
+
+
+async def _with_leaders(
+    jobs: JobService, caller: Caller, view: View, ops: Sequence[Op], frame: str
+) -> AsyncGenerator[str, None]:
+    """The page in two parts: the boards of all ops take some 10 ms each for thousands of jobs."""
+    before, _, after = frame.partition(REST)
+    yield before
+    yield await jobs.read(caller, _ops_table, view, ops) + after
+
+
+def _ops_table(session: Session, view: View, ops: Sequence[Op]) -> str:
+    rows = [_leading(op, leader(session, view.caller, op["name"])) for op in ops]
+    return render("kernels_ops.html", view, ops=rows, columns=OP_COLUMNS)
+
+
+def _leading(op: Op, found: Leader | None) -> Leading:
+    if found is None:
+        return Leading(op, None, "", "")
+    spark = ""
+    if len(found.shares) > 1:
+        axis = log_axis(found.shares, least_room=1.01)
+        step = 100 / (len(found.shares) - 1)
+        points = enumerate(found.shares)
+        spark = " ".join(f"{n * step:.4g},{100 - axis.at(share):.4g}" for n, share in points)
+    return Leading(op, found, case_name(op["name"], found.case), spark)
+
+
 def kernels_page(
     view: View,
-    ops: Sequence[Op],
     problems: ProblemList | None,
     found: ImplementationList,
     providers: Mapping[str, OperatorModule],
 ) -> str:
-    """All ops, the problems of users, and their implementations.
+    """The problems of users, and implementations. The table of the ops is to stand at REST.
 
     Args:
         problems: None on all pages but the first.
@@ -139,7 +188,6 @@ def kernels_page(
     return render(
         "kernels.html",
         view,
-        ops=ops,
         problems=problems,
         uploaded=uploaded,
         operators=[one for one in found.implementations if one.kind == "operator"],

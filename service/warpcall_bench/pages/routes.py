@@ -21,30 +21,37 @@ from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages import docs, guide, login, start, static
 from warpcall_bench.pages.board import board_page
 from warpcall_bench.pages.case import case_artefacts, case_page
-from warpcall_bench.pages.compare import comparison_page, form_page, regression_page
+from warpcall_bench.pages.compare import (
+    address_of,
+    comparison_page,
+    form_page,
+    regression_page,
+    several_of,
+    several_page,
+)
 from warpcall_bench.pages.history import history_page
 from warpcall_bench.pages.job import job_page
 from warpcall_bench.pages.kernels import kernel_routes
 from warpcall_bench.pages.lists import abilities, jobs_page, queue_page
 from warpcall_bench.pages.shared import From, Ratios, shared_routes
 from warpcall_bench.pages.shown import servers
-from warpcall_bench.pages.sortable import sort_of
+from warpcall_bench.pages.sortable import find_of, sort_of
 from warpcall_bench.pages.strips import strips
 from warpcall_bench.pages.view import View, page, streamed_page
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.summaries.routes import DeviceName
 from warpcall_bench.uploads.service import UploadService
-from warpcall_bench.words import LONGEST
 from warpcall_service.extension import Engine, Nodes
+from warpcall_service.formats.form import go_to
 from warpcall_service.http.caller import CurrentCaller
 
 PAGE_JOBS = 50
+MOST_IDS = 400  # characters of a list of ids
 
 Percent = Annotated[float, Query(gt=0, le=100 * MOST_ALLOWED, allow_inf_nan=False)]
 # A form sends an empty text for a field that was left empty.
 EMPTY_IS_NONE = BeforeValidator(lambda text: text or None)
 Empty = Annotated[str, Query(max_length=0)]
-Words = Annotated[str, Query(max_length=LONGEST)]
 Day = Annotated[date | None, EMPTY_IS_NONE]
 Outcome = Annotated[Found | None, EMPTY_IS_NONE]
 
@@ -88,7 +95,6 @@ def pages(
         state: State | Empty | None = None,
         op: Name | Empty | None = None,
         tag: Word | Empty | None = None,
-        find: Words = "",
         found: Outcome = None,
         since: Day = None,
         until: Day = None,
@@ -97,7 +103,7 @@ def pages(
         view = View.of(request)
         wanted = Filter(
             *(user or None, state or None, op or None, tag or None, before, PAGE_JOBS),
-            words=find,
+            words=find_of(view, ""),
             found=found,
             since=since,
             until=until,
@@ -140,9 +146,19 @@ def pages(
 
     @router.get("/compare")
     async def compare(
-        request: Request, caller: CurrentCaller, a: JobId = "", b: JobId = ""
+        request: Request,
+        caller: CurrentCaller,
+        a: JobId = "",
+        b: JobId = "",
+        job: Annotated[tuple[JobId, ...], Query()] = (),
+        jobs_: Annotated[str, Query(alias="jobs", max_length=MOST_IDS)] = "",
     ) -> Response:
         view = View.of(request)
+        if job:  # those that were ticked in a list
+            return go_to(await jobs.read(caller, address_of, view, job))
+        if jobs_:
+            parts = several_page(jobs, caller, view, several_of(jobs_))
+            return await streamed_page(request, view, parts)
         if a and b:
             parts = comparison_page(jobs, caller, view, a, b)
             return await streamed_page(request, view, parts)

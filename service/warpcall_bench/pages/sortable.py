@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from warpcall.errors import InvalidInput
-from warpcall_bench.words import LONGEST, natural, words_of
+from warpcall_bench.words import LONGEST, MOST_WORDS, natural, words_of
 from warpcall_service.text import brief
 
 FEW = 3  # rows that a reader sees at a glance, so that no form to filter them is shown
@@ -162,15 +162,27 @@ def ordered(view: Address, name: str, rows: Sequence[Any], labels: Sequence[str]
     Raises:
         InvalidInput: as `table`.
     """
-    sort = sort_of(view, name, labels)
-    find = view.query.get(_parameter(name, "find"), "")
-    if len(find) > LONGEST:
-        raise InvalidInput(
-            f"{_parameter(name, 'find')} must have at most {LONGEST} characters, got {len(find)}",
-            field=_parameter(name, "find"),
-        )
+    sort, find = sort_of(view, name, labels), find_of(view, name)
     label, descends = sort.removeprefix("-"), sort.startswith("-")
-    return Table(view, name, rows, len(rows), labels, label, descends, find.strip())
+    return Table(view, name, rows, len(rows), labels, label, descends, find)
+
+
+def find_of(view: Address, name: str) -> str:
+    """What the reader has typed to filter a table.
+
+    Raises:
+        InvalidInput: it is longer than a filter may be.
+    """
+    parameter = _parameter(name, "find")
+    find = view.query.get(parameter, "").strip()
+    words = len(words_of(find))
+    if len(find) > LONGEST or words > MOST_WORDS:
+        raise InvalidInput(
+            f"{parameter} must have at most {LONGEST} characters and {MOST_WORDS} words, got "
+            f"{len(find)} and {words}",
+            field=parameter,
+        )
+    return find
 
 
 def sort_of(view: Address, name: str, labels: Iterable[str]) -> str:

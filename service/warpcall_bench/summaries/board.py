@@ -8,9 +8,9 @@ Times are relative to the copy in the same job, so that jobs can be compared.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -27,6 +27,8 @@ from warpcall_bench.words import natural
 from warpcall_service.identity import Caller
 from warpcall_service.store.times import moment
 
+LATEST = 50  # jobs of an op, of which the case that they have in common is taken
+MOST_SHARES = 40  # of a leader over time
 RECENT = 500  # latest jobs of an op on a device that count
 MARGIN = 0.01  # as the least margin of a measurement: smaller differences count as none
 MOST_CASES = 200  # of a board: those that were measured last
@@ -52,6 +54,54 @@ def board(session: Session, caller: Caller, op: str, device: str, case: str) -> 
         standings=standings,
         steps=_steps(session, caller, op, device, standings[0]) if case and standings else [],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads in the case of an op that was measured most often lately.
+
+    Attributes:
+        device: on which that was.
+        entry: the best valid result.
+        sharing: number of implementations that share the lead with it.
+        shares: its share of the limit in its latest jobs there, the earliest first.
+    """
+
+    case: str
+    device: str
+    entry: BoardEntry
+    sharing: int
+    shares: Sequence[float]
+
+
+def leader(session: Session, caller: Caller, op: str) -> Leader | None:
+    """Who leads in the case that most of the latest jobs of an op began with; None if nobody does."""
+    latest = session.execute(
+        sa.select(Job.environment, JobCase.key)
+        .join(JobCase, sa.and_(JobCase.job_number == Job.number, JobCase.position == 0))
+        .where(Job.op == op, Job.state.in_(COMPLETED), readable(caller))
+        .order_by(Job.number.desc())
+        .limit(LATEST)
+    )
+    found = Counter((device.partition(SEPARATOR)[0], key) for device, key in latest if device)
+    if not found:
+        return None
+    ((device, case), _), *_ = found.most_common(1)  # of several, that of the latest job
+    standings = _standings(session, caller, op, device, case)
+    if not standings or not standings[0].entries:
+        return None
+    first, *others = standings[0].entries
+    jobs = _jobs(caller, op, device)
+    shares = session.scalars(
+        sa.select(Row.limit_us / Row.median_us)
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(Row.series_sha256 == series(op, first.implementation, case))
+        .where(*_timed(), basis_for_rank())
+        .order_by(Row.job_number.desc())
+        .limit(MOST_SHARES)
+    ).all()
+    sharing = sum(other.rank == first.rank for other in others)
+    return Leader(case, device, first, sharing, [share for share in shares[::-1] if share])
 
 
 def latest_op(session: Session, caller: Caller) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -100,7 +101,12 @@ def test_rows_are_filtered_by_all_words_in_any_column() -> None:
     [
         ({"keys.sort": "colour"}, "keys.sort", "one of name, size, smallness, user, tag, with a -"),
         ({"keys.sort": "--name"}, "keys.sort", "got '--name'"),
-        ({"keys.find": "x" * (LONGEST + 1)}, "keys.find", "at most 100 characters, got 101"),
+        (
+            {"keys.find": "x" * (LONGEST + 1)},
+            "keys.find",
+            "100 characters and 8 words, got 101 and 1",
+        ),
+        ({"keys.find": "a b c d e f g h i"}, "keys.find", "8 words, got 17 and 9"),
     ],
 )
 def test_what_a_table_cannot_do_is_refused(query: dict[str, str], wrong: str, says: str) -> None:
@@ -190,3 +196,57 @@ def test_the_list_of_jobs_is_found_by_words_outcome_and_day_and_sorted_whole(
         answer = browser_http.get("/jobs", params=wrong, headers={"accept": "*/*"})
         assert answer.status_code == 422
         assert answer.json()["field"] == next(iter(wrong))
+
+
+def test_ticked_jobs_are_compared_from_the_earliest_on(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    jobs = [pages_lab.earlier, pages_lab.later, pages_lab.done]
+
+    def sent(*ids: str) -> httpx.Response:
+        return browser_http.get("/compare", params={"job": ids}, follow_redirects=False)
+
+    listed = browser_http.get("/jobs").text
+    assert f'form="compare" name="job" value="{pages_lab.done}"' in listed
+    assert f'name="job" value="{pages_lab.running}"' not in listed
+    assert sent(jobs[1], jobs[0]).headers["location"] == f"./compare?a={jobs[0]}&b={jobs[1]}"
+    assert sent(jobs[2]).headers["location"] == f"./compare?a={jobs[2]}"
+    several = sent(*reversed(jobs)).headers["location"]
+    assert several == f"./compare?jobs={'%2C'.join(jobs)}"
+    page = browser_http.get(several[1:]).text
+    leads = [f"{job} is faster in 8, the same in 24 of 32 rows." for job in jobs[1:]]
+    assert re.findall(r"<p[^>]*>([^<]*)</p>", page)[:2] == leads
+    assert page.count('aria-label="Filter rows"') == 1
+    assert re.findall(
+        r'aria-sort="(\w+)"><a class="sort"[^>]*>(\w+)<', sorted_page(page, jobs[1], browser_http)
+    ) == [("descending", jobs[1])]
+    for query, wrong in (
+        ({"job": jobs * 3}, "job"),
+        ({"jobs": jobs[0]}, "jobs"),
+        ({"jobs": f"{jobs[0]},{jobs[0]}"}, "jobs"),
+        ({"jobs": ",".join(jobs), "sort": "colour"}, "sort"),
+    ):
+        answer = browser_http.get("/compare", params=query, headers={"accept": "*/*"})
+        assert (answer.status_code, answer.json()["field"]) == (422, wrong)
+
+
+def sorted_page(page: str, label: str, http: httpx.Client) -> str:
+    """The page that the link of a head leads to."""
+    (link,) = re.findall(rf'<a class="sort" href="\.([^"#]*)#list">{label}</a>', page)
+    return http.get(unescape(link)).text
+
+
+def test_each_op_has_its_leader_with_its_share_of_the_limit_the_gpu_and_a_line(
+    browser_http: httpx.Client,
+) -> None:
+    page = browser_http.get("/kernels").text
+
+    row = page.partition("./kernels/permute")[2].partition("</tr>")[0]
+    assert "<td>warpcall" in row
+    assert "./board?op=permute&amp;device=NVIDIA+H200&amp;case=permute+x" in row
+    assert re.search(r"<b>9\d %</b>", row)
+    assert '<td class="optional">NVIDIA H200</td>' in row
+    assert len(re.findall(r'points="([^"]*)"', row)[0].split()) > 1
+    assert "nobody yet" in page.partition("./kernels/isin")[2].partition("</tr>")[0]
+    by_limit = browser_http.get("/kernels", params={"sort": "leader"}).text
+    assert re.findall(r"\./kernels/([a-z-]+)", by_limit)[0] == "permute"

@@ -208,7 +208,16 @@ def test_a_history_says_when_the_level_changed_and_why(browser_http: httpx.Clien
     )
     assert "driver, source" in text
     assert page.text.count('<circle class="k0"') == 6
+    (joined,) = re.findall(r'class="path joined k0" points="([^"]*)"', page.text)
+    assert len(joined.split()) == 6
     assert 'class="level"' in page.text
+
+
+def test_the_runs_of_a_monitor_are_joined(pages_lab: Jobs, browser_http: httpx.Client) -> None:
+    page = browser_http.get(f"/monitors/{pages_lab.monitor}").text
+
+    (joined,) = re.findall(r'class="path joined k0" points="([^"]*)"', page)
+    assert len(joined.split()) == page.count('<circle class="k0"') > 1
 
 
 def test_a_board_shares_the_lead_within_the_noise(browser_http: httpx.Client) -> None:

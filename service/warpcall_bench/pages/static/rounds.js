@@ -70,7 +70,8 @@ function draw(root, details) {
     const ratios = rounds.map((round) => (first[round] && samples[round] ? samples[round] / first[round] : null));
     const of = (set) => ratios.map((ratio, round) => (details.input_sets[round] === set ? ratio : null));
     const colour = style(`--c${row.implementation === "copy" ? 7 : (number + 1) % 7}`);
-    const points = (shade) => ({ paths: () => null, points: { show: true, size: 4, width: 0, fill: shade, stroke: shade }, stroke: shade });
+    // A line joins the rounds of one set of inputs, between which are those of the other set.
+    const points = (shade) => ({ spanGaps: true, width: 0.75, points: { show: true, size: 4, width: 0, fill: shade, stroke: shade }, stroke: shade });
     const y = scale(ratios);
     const value = (plot, ratio) => (ratio === null || ratio === undefined ? "–" : ratio.toFixed(4));
     new uPlot(
@@ -135,6 +136,7 @@ if (root) {
     root.replaceChildren();
     draw(root, details);
     root.dataset.drawn = "yes";
+    document.getElementById("zoom").hidden = !root.querySelector(".uplot");
   };
   fetch(root.dataset.url)
     .then((response) => (response.ok ? response.json() : Promise.reject(response.status)))
