@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -101,10 +102,20 @@ class Admission:
             if isinstance(error, TimeoutError):
                 raise Busy(
                     f"other {self._what} were under way for {self._timeout_s:g} s; "
-                    "one user may have one at a time",
+                    f"{self._limits(user)}",
                     retry_after_s=RETRY_AFTER_S,
                 ) from None
             raise
+
+    def _limits(self, user: str) -> str:
+        """What may run at a time, of the user and of all users."""
+        limits = (("one user may", self._most_of(user)), ("all users together may", self._most))
+        said = [
+            f"{who} have {'one' if most == 1 else f'{most:g}'} at a time"
+            for who, most in limits
+            if math.isfinite(most)
+        ]
+        return ", ".join(dict.fromkeys(said))
 
     def _end(self, user: str) -> None:
         """Count a task as ended, and start those that may start now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import re
 from collections import Counter
@@ -15,6 +17,7 @@ from tests.pages import h200, lab
 from tests.service.job_rows import caller
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import log_axis
+from warpcall_bench.jobs import answers, exports
 from warpcall_bench.pages.answers import Answer, failures
 from warpcall_bench.pages.board import board_page
 from warpcall_bench.pages.case import case_page
@@ -110,9 +113,24 @@ def test_an_undecided_ratio_says_why(tmp_path: Path, spread: float, says: str) -
     lab.measure(store, {"warpcall": 0.9, "torch": 0.89}, changes={0: change, 1: change})
     with store.read() as session:
         page = text_of(lab.job_page(session, View("./", "/jobs", caller("ann")), job))
+        case = answers.find_case(session, caller("ann"), job, 0)
+        as_json, as_csv = (
+            b"".join(
+                step(session) for step in exports.begin(session, caller("ann"), job, form, False)
+            )
+            for form in ("json", "csv")
+        )
     store.close()
 
-    assert f"undecided: the interval 1.005 to 1.016 {says}" in unescape(page)
+    why = f"the interval 1.005 to 1.016 {says}"
+    assert f"undecided: {why}" in unescape(page)
+    assert [row.why_undecided for row in case.measurements] == ["", why]
+    rows = json.loads(as_json)["measurements"]
+    assert [row["why_undecided"] for row in rows] == ["", why] * 2
+    assert [row["why_undecided"] for row in csv.DictReader(as_csv.decode().splitlines())] == [
+        "",
+        why,
+    ] * 2
 
 
 @pytest.mark.parametrize(("places", "joined"), [((0, 50, 100), True), ((0, 50, 50.5), False)])

@@ -85,6 +85,27 @@ def test_reads_of_all_users_together_are_bounded_and_everyone_may_be_local() -> 
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({}, "one user may have one at a time, all users together may have 3 at a time"),
+        ({"of_user": 2}, "one user may have 2 at a time, all users together may have 3 at a time"),
+        ({"most": math.inf}, "for 0.01 s; one user may have one at a time"),
+    ],
+)
+def test_a_refusal_names_the_limits_that_there_are(limits: dict[str, float], says: str) -> None:
+    async def work() -> str:
+        reads = Admission(READS, timeout_s=0.01, **{"most": 3, "most_waiting": 8, **limits})
+        async with contextlib.AsyncExitStack() as held:
+            for _ in range(int(limits.get("of_user", 1))):
+                await held.enter_async_context(reads.admitted("alice"))
+            with pytest.raises(Busy) as refused:
+                await enter(reads, "alice")
+        return refused.value.detail
+
+    assert asyncio.run(work()).endswith(says)
+
+
 async def enter(reads: Admission, user: str) -> None:
     async with reads.admitted(user):
         pass

@@ -128,6 +128,9 @@ class Measurement(Payload):
     """What a reader should know about this row. There is no verdict on a row with "suspect",
     "interpreted", "plain torch" or "unconfirmed". One with "wrong in odd cases" keeps its verdict and has no
     rank."""
+    why_undecided: str = ""
+    """Why the verdict is "undecided", and what would help; empty for other verdicts, without an
+    interval, in histories, and from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

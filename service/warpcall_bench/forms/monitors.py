@@ -10,7 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.monitors import MonitorDetails, MonitorPoint, MonitorSeries, MonitorStep
 from warpcall_bench.drawing.plots import LogAxis, log_axis
+from warpcall_bench.jobs import answers
 from warpcall_bench.jobs.routes import EVERYONE
+from warpcall_bench.jobs.service import JobService
 from warpcall_bench.monitors.detection import BASELINE
 from warpcall_bench.monitors.models import MonitorChange
 from warpcall_bench.monitors.routes import MonitorId
@@ -72,7 +74,7 @@ class Row:
         return len(self.steps)
 
 
-def routes(monitors: MonitorService) -> APIRouter:
+def routes(jobs: JobService, monitors: MonitorService) -> APIRouter:
     """The two pages, and what their forms post to."""
     router = APIRouter(include_in_schema=False)
 
@@ -82,10 +84,18 @@ def routes(monitors: MonitorService) -> APIRouter:
     ) -> Response:
         everyone = user == EVERYONE
         found = await monitors.list(caller, None if everyone else user or caller.name)
+        latest = await jobs.read(
+            caller,
+            answers.jobs_of,
+            caller,
+            {one.last_job for one in found.monitors if one.last_job},
+            jobs.scheduler.devices,
+        )
         text = render(
             "monitors.html",
             View.of(request),
             monitors=found.monitors,
+            latest=latest,
             user=user or caller.name,
             everyone=everyone,
         )

@@ -38,6 +38,6 @@ def forms(
     router.include_router(call.routes(settings, core.calls, ops))
     router.include_router(share_forms.routes(jobs, shares))
     router.include_router(new_monitor.routes(settings, jobs, monitors))  # before /monitors/{id}
-    router.include_router(monitor_forms.routes(monitors))
+    router.include_router(monitor_forms.routes(jobs, monitors))
     router.include_router(compiled.routes(ops, uploads, reports))
     return router

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -26,7 +26,14 @@ from warpcall.jobs import (
 from warpcall.jobs.outcomes import main_outcome, outcome_of
 from warpcall.jobs.results import CaseDetails, CaseResults, History, HistoryPoint, Measurement
 from warpcall_bench.jobs import queue, submissions
-from warpcall_bench.jobs.measurements import checked_rows, measurement, measurements, series, word
+from warpcall_bench.jobs.measurements import (
+    checked_rows,
+    measurement,
+    measurements,
+    series,
+    with_reasons,
+    word,
+)
 from warpcall_bench.jobs.models import JobRequest
 from warpcall_bench.jobs.queue import Place
 from warpcall_bench.jobs.submissions import Filter
@@ -111,6 +118,31 @@ def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobL
         jobs=[checked(JobInfo, _fields(row, places, first)) for row in rows],
         next=rows[-1].id if more else None,
     )
+
+
+def jobs_of(
+    session: Session, caller: Caller, ids: Collection[str], devices: int
+) -> Mapping[str, JobInfo]:
+    """Those of the jobs that the caller may read, by their whole ids."""
+    query = sa.select(JobRow).where(JobRow.id.in_(ids), submissions.readable(caller))
+    rows = session.scalars(query).all()
+    places, first = _places(session, rows, devices), _first_cases(session, rows)
+    return {row.id: checked(JobInfo, _fields(row, places, first)) for row in rows}
+
+
+def case_keys(session: Session, ids: Sequence[str], most: int) -> Mapping[str, Sequence[str]]:
+    """The keys of the first `most` cases of jobs and of the last one, by the ids of the jobs."""
+    query = (
+        sa.select(JobRow.id, JobCase.key)
+        .join(JobCase, JobCase.job_number == JobRow.number)
+        .where(JobRow.id.in_(ids))
+        .where(sa.or_(JobCase.position < most, JobCase.position == JobRow.cases_total - 1))
+        .order_by(JobCase.job_number, JobCase.position)
+    )
+    found: dict[str, list[str]] = {one: [] for one in ids}
+    for one, key in session.execute(query):
+        found[one].append(key)
+    return found
 
 
 def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
@@ -356,6 +388,7 @@ def cases(
 def _case(row: JobRow, case: JobCase, rows: Sequence[Measurement], *, samples: bool) -> CaseDetails:
     fields = case_fields(case, samples=samples)
     sets = input_sets(fields["rounds"])
+    rows = with_reasons(rows, {case.position: fields["margin"]}, row.precision)
     about = {"job": row.id, "op": row.op, "measurements": rows, "input_sets": sets}
     return checked(CaseDetails, {**fields, **about})
 

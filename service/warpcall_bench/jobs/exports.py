@@ -22,8 +22,9 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_bench.jobs import submissions
 from warpcall_bench.jobs.answers import case_fields, facts, remarks
-from warpcall_bench.jobs.measurements import measurements
+from warpcall_bench.jobs.measurements import is_undecided, measurements, with_reasons
 from warpcall_bench.jobs.tables import Job, JobCase
+from warpcall_bench.runs.stored_results import result_of
 from warpcall_bench.uploads import odd_cases
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
@@ -99,7 +100,18 @@ def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
 
 
 def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
-    return measurements(session, job, [case.position for case in part])
+    rows = measurements(session, job, [case.position for case in part])
+    undecided = {row.position for row in rows if is_undecided(row)}
+    if not undecided:
+        return rows
+    # Only the whole result of a case has its margin, and to unpack it takes milliseconds.
+    found = session.execute(
+        sa.select(JobCase.position, JobCase.result).where(
+            JobCase.job_number == job.number, JobCase.position.in_(undecided)
+        )
+    )
+    margins = {position: result_of(result)["margin"] for position, result in found if result}
+    return with_reasons(rows, margins, job.precision)
 
 
 def _json_steps(

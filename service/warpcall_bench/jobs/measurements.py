@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.implementations import WRONG_IN_ODD_CASES
-from warpcall.jobs.outcomes import UNDECIDED
+from warpcall.jobs.outcomes import UNDECIDED, why_undecided
 from warpcall.jobs.results import (
     TAGS_WITHOUT_VERDICT,
     Measurement,
@@ -98,6 +98,33 @@ def measurement(row: Any, case: str) -> Measurement:
         },
     )
     return found if can_conclude(found.status, found.tags) else _without_verdict(found)
+
+
+def with_reasons(
+    rows: Iterable[Measurement], margins: Mapping[int, float], precision: str
+) -> list[Measurement]:
+    """Rows that say why they are undecided.
+
+    Args:
+        margins: of the cases, by position. Rows of other cases stay as they are.
+        precision: with which the job measured.
+    """
+    return [
+        dataclasses.replace(
+            row,
+            why_undecided=why_undecided(
+                row.ratio_low or 1.0, row.ratio_high or 1.0, margins[row.position], precision
+            ),
+        )
+        if is_undecided(row) and row.position in margins
+        else row
+        for row in rows
+    ]
+
+
+def is_undecided(row: Measurement) -> bool:
+    """Whether the interval of a row leaves its verdict open."""
+    return row.verdict == UNDECIDED and bool(row.ratio_low and row.ratio_high)
 
 
 def no_verdict(row: Measurement, first: Measurement) -> str:

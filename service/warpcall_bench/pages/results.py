@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from warpcall.jobs.outcomes import UNDECIDED, why_undecided
+from warpcall.jobs.outcomes import UNDECIDED
 from warpcall.jobs.results import CaseDetails, CaseResults, Measurement, status_shown
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
@@ -143,7 +143,7 @@ def _block(
     for row in case.measurements:
         at, low, high = (None if end is None else axis.at(end) for end in _ends(row, scale))
         colour = chosen.get(row.implementation, COLOURS)
-        plotted.append(Plotted(row, colour, at, low, high, _why(row, case.margin, job.precision)))
+        plotted.append(Plotted(row, colour, at, low, high, _why(row)))
     limit = _share(case.limit_us, scale)
     begin, end = axis.at(math.exp(-case.margin)), axis.at(math.exp(case.margin))
     return Block(
@@ -167,13 +167,12 @@ def case_remarks(case: CaseResults) -> list[str]:
     return found
 
 
-def _why(row: Measurement, margin: float, precision: str) -> list[str]:
+def _why(row: Measurement) -> list[str]:
     found = []
     if row.error and row.status == "ok":
         found.append(row.error)
-    if row.verdict == UNDECIDED and row.ratio_low and row.ratio_high:
-        why = why_undecided(row.ratio_low, row.ratio_high, margin, precision)
-        found.append(f"{UNDECIDED}: {why}")
+    if row.why_undecided:
+        found.append(f"{UNDECIDED}: {row.why_undecided}")
     found += [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in row.tags]
     return found
 
