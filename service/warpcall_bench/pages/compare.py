@@ -297,9 +297,10 @@ def _compared(row: ComparedRow, axis: LogAxis) -> Compared:
     return Compared(row, results.case_name(op, row.case), at, low, high, band)
 
 
-def _lead(counts: Counter[str], total: int, job: str = "The second job") -> str:
+def _lead(counts: Counter[str], total: int, job: str = "") -> str:
+    begin = f"{job}: no" if job else "No"
     if not total:
-        return f"{job}: no case has samples in both jobs, so there is nothing to compare."
+        return f"{begin} case has samples in both jobs, so there is nothing to compare."
     parts = [
         f"{words} in {counts[verdict]}"
         for verdict, words in (
@@ -312,5 +313,5 @@ def _lead(counts: Counter[str], total: int, job: str = "The second job") -> str:
         if counts[verdict]
     ]
     if counts["undecided"] + counts["none"] == total:
-        return f"{job}: no difference is certain in {numbers.count(total, 'row')}."
-    return f"{job} is {', '.join(parts)} of {numbers.count(total, 'row')}."
+        return f"{begin} difference is certain in {numbers.count(total, 'row')}."
+    return f"{job or 'The second job'} is {', '.join(parts)} of {numbers.count(total, 'row')}."

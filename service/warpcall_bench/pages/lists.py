@@ -20,6 +20,7 @@ from warpcall_bench.words import LONGEST
 from warpcall_service.extension import Engine
 from warpcall_service.lanes.activity import STEPS
 
+NAMED_CASES = 3  # of a job in the list, besides the last one
 LATEST = 8  # finished jobs that are shown
 LOOKED_AT = 20  # jobs before them that may not have ended
 MOST_ENTRIES = 100  # of the queue
@@ -106,9 +107,11 @@ def jobs_page(
         NotFound: there is no job `before`, or the caller may not see it.
     """
     found = answers.jobs(session, view.caller, wanted, job_devices)
+    keys = answers.case_keys(session, [job.id for job in found.jobs], NAMED_CASES)
     return render(
         "jobs.html",
         view,
+        further={job.id: _further(keys[job.id], job.cases_total) for job in found.jobs},
         jobs=found.jobs,
         following=found.next,
         wanted=wanted,
@@ -119,3 +122,14 @@ def jobs_page(
         columns=[*SORTS],
         longest=LONGEST,
     )
+
+
+def _further(keys: Sequence[str], total: int) -> str:
+    """How the further cases of a job differ from its first one, such as "x=F32[256,256], x=F32[512,512]
+    and 3 others"."""
+    if len(keys) < 2:
+        return ""
+    first = keys[0].split()
+    named = [" ".join(word for word in key.split() if word not in first) for key in keys[1:]]
+    others = total - len(keys)
+    return ", ".join(filter(None, named)) + (f" and {count(others, 'other')}" if others else "")

@@ -250,3 +250,12 @@ def test_each_op_has_its_leader_with_its_share_of_the_limit_the_gpu_and_a_line(
     assert "nobody yet" in page.partition("./kernels/isin")[2].partition("</tr>")[0]
     by_limit = browser_http.get("/kernels", params={"sort": "leader"}).text
     assert re.findall(r"\./kernels/([a-z-]+)", by_limit)[0] == "permute"
+
+
+def test_the_list_of_jobs_names_the_sizes_of_their_further_cases(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get("/jobs", params={"find": "625x625"}).text
+
+    assert "x=BF16[125,125], x=BF16[150,150]" in page
+    assert re.search(r"x=F32\[675,675\] and 44 others|x=\w+\[675,675\]\s+and 44 others", page)

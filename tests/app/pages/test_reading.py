@@ -163,7 +163,7 @@ def test_lists_tell_jobs_apart_by_their_cases(pages_lab: Jobs, browser_http: htt
 
     assert [title in text for text in (now, jobs, compare)] == [True] * 3
     assert waiting in now.partition("Queue")[2].partition("Latest jobs")[0]
-    assert re.search(r"[0-9a-f]{12} case 0 fails: .{,60} alice 6", monitors)
+    assert re.search(r"[0-9a-f]{12} case 0 fails: .{,60} alice 6\.0 h .* warpcall: timed", monitors)
     assert f"<title>{title}, job {pages_lab.many}" in page
 
 
