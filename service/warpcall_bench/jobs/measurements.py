@@ -30,6 +30,8 @@ from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.stored_results import LEAST, MOST_US, summary_of
 from warpcall_service.formats.payloads import checked
 
+# The case of a row, in a join of both tables.
+OF_CASE = sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
 STORED = [field.name for field in dataclasses.fields(Measurement)]  # some are columns of a row
 
 
@@ -54,10 +56,7 @@ def measurements(
             Row.summary,
             JobCase.key,
         )
-        .join(
-            JobCase,
-            sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position),
-        )
+        .join(JobCase, OF_CASE)
         .where(
             Row.job_number == job.number,
             sa.true() if positions is None else Row.position.in_(positions),

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from warpcall_bench.jobs import submissions
 from warpcall_bench.jobs.answers import Measured, changed
-from warpcall_bench.jobs.measurements import basis_for_verdict
+from warpcall_bench.jobs.measurements import OF_CASE, basis_for_verdict
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
 from warpcall_bench.monitors.detection import RUNS, FoundStep, Limits, find_step, limits_of
 from warpcall_bench.monitors.tables import Monitor, MonitorStep
@@ -77,13 +77,7 @@ def series_of(
         )
         .join(latest, latest.c.number == Measurement.job_number)
         .join(Job, Job.number == Measurement.job_number)
-        .join(
-            JobCase,
-            sa.and_(
-                JobCase.job_number == Measurement.job_number,
-                JobCase.position == Measurement.position,
-            ),
-        )
+        .join(JobCase, OF_CASE)
         .where(
             basis_for_verdict(),
             Measurement.median_us > 0,

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
+from warpcall_bench.jobs.measurements import OF_CASE
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
 from warpcall_bench.monitors import deliveries, history
 from warpcall_bench.monitors.tables import Monitor
@@ -61,13 +62,7 @@ def _why_failed(session: Session, job: Job) -> str:
         return f"the job {ENDS.get(job.state, job.state)}: {job.detail or job.exit_class}"
     missing = session.execute(
         sa.select(Measurement.implementation, JobCase.key, Measurement.status)
-        .join(
-            JobCase,
-            sa.and_(
-                JobCase.job_number == Measurement.job_number,
-                JobCase.position == Measurement.position,
-            ),
-        )
+        .join(JobCase, OF_CASE)
         .where(Measurement.job_number == job.number, Measurement.status != "ok")
         .order_by(Measurement.position, Measurement.implementation)
     ).all()

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
 from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
-from warpcall_bench.jobs.measurements import basis_for_rank, can_rank, has_time, series
+from warpcall_bench.jobs.measurements import OF_CASE, basis_for_rank, can_rank, has_time, series
 from warpcall_bench.jobs.submissions import readable
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
@@ -183,9 +183,7 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
                 Row.implementation == best.c.implementation,
             ),
         )
-        .join(
-            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
-        )
+        .join(JobCase, OF_CASE)
         .join(jobs, jobs.c.number == Row.job_number)
         .where(best.c.order == 1, *([JobCase.key == case] if case else []))
     ).all()
