@@ -18,11 +18,10 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import RATIOS, ComparedRow, Comparison, why_no_verdict
 from warpcall_bench.jobs import answers, exports, spread, submissions
 from warpcall_bench.jobs.exports import Case
-from warpcall_bench.jobs.measurements import basis_for_verdict, series, word
+from warpcall_bench.jobs.measurements import basis_for_verdict, measurement, series, word
 from warpcall_bench.jobs.spread import Spread
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
-from warpcall_bench.runs.stored_results import summary_of
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.messages import frame
@@ -170,15 +169,14 @@ def _note_no_verdict(session: Session, pair: JobPair, part: Sequence[CasePair]) 
     """Note which rows of some cases have a time, in either job, that is no basis for a verdict."""
     for number, job in zip(pair.numbers, ("a", "b"), strict=True):
         keys = {one.position: case.key for case in part if (one := getattr(case, job)) is not None}
-        rows = session.execute(
-            sa.select(Row.position, Row.implementation, Row.summary).where(
+        stored = session.scalars(
+            sa.select(Row).where(
                 Row.job_number == number, Row.position.in_(keys), ~basis_for_verdict()
             )
         )
-        for position, name, text in rows:
-            row = summary_of(text)
-            why = why_no_verdict(row["status"], row["tags"]) or "invalid"
-            pair.no_verdict.setdefault((keys[position], name), f"{why} in {job}")
+        for row in (measurement(one, keys[one.position]) for one in stored):
+            why = why_no_verdict(row.status, row.tags) or "invalid"
+            pair.no_verdict.setdefault((row.case, row.implementation), f"{why} in {job}")
 
 
 def _repeated(

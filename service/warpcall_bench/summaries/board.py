@@ -17,12 +17,18 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import COMPLETED
 from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
-from warpcall_bench.jobs.measurements import OF_CASE, basis_for_rank, can_rank, has_time, series
+from warpcall_bench.jobs.measurements import (
+    OF_CASE,
+    basis_for_rank,
+    can_rank,
+    has_time,
+    measurement,
+    series,
+)
 from warpcall_bench.jobs.submissions import readable
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.operator_modules import LIMIT
-from warpcall_bench.runs.stored_results import summary_of
 from warpcall_bench.words import natural
 from warpcall_service.identity import Caller
 from warpcall_service.store.times import moment
@@ -189,7 +195,7 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
     ).all()
     by_case: dict[str, list[BoardEntry]] = defaultdict(list)
     for key, row, job_id, user in rows:
-        by_case[key].append(_entry(row, job_id, user))
+        by_case[key].append(_entry(row, key, job_id, user))
     latest = {key: max(one.finished_at for one in entries) for key, entries in by_case.items()}
     shown = sorted(by_case, key=lambda key: latest[key], reverse=True)[:MOST_CASES]
     return [_standing(key, by_case[key]) for key in sorted(shown, key=natural)]
@@ -203,21 +209,21 @@ def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
     return Standing(case=case, entries=ranked(rankable), unranked=others)
 
 
-def _entry(row: Row, job_id: str, user: str) -> BoardEntry:
+def _entry(row: Row, case: str, job_id: str, user: str) -> BoardEntry:
     assert row.median_us is not None  # the query left others out
     assert row.limit_us is not None
-    stored = summary_of(row.summary)
+    measured = measurement(row, case)
     return BoardEntry(
         rank=None,
         implementation=row.implementation,
         median_us=row.median_us,
         relative=row.median_us / row.limit_us,
-        relative_low=(stored.get("ci_low_us") or row.median_us) / row.limit_us,
-        relative_high=(stored.get("ci_high_us") or row.median_us) / row.limit_us,
+        relative_low=(measured.ci_low_us or row.median_us) / row.limit_us,
+        relative_high=(measured.ci_high_us or row.median_us) / row.limit_us,
         job=job_id,
         user=user,
         finished_at=moment(row.finished_ms),
-        tags=stored["tags"],
+        tags=measured.tags,
     )
 
 
