@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.app.harness import App, running_app
-from tests.service.fixtures import sqlite, still_works, tensor_client
+from tests.service.fixtures import postgres, sqlite, still_works, tensor_client
 
-__all__ = ["sqlite", "still_works", "tensor_client"]
+__all__ = ["postgres", "sqlite", "still_works", "tensor_client"]
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "arena_bytes": "128MiB",
     "max_body_bytes": "32MiB",
     "body_timeout_s": 1,

@@ -15,7 +15,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -195,17 +195,34 @@ class App:
         return httpx.Client(transport=transport, base_url=URL, headers=headers)
 
 
+def in_python(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Settings for `running_app` from the environment variables of a server."""
+    named = {name.removeprefix("WARPCALL_").lower(): text for name, text in variables.items()}
+    return {name: Path(text) if name == "data_dir" else text for name, text in named.items()}
+
+
 @contextmanager
-def running_app(**settings: Any) -> Iterator[App]:
-    """Run an application with these settings, over an empty database, in a thread of its own."""
-    with tempfile.TemporaryDirectory() as folder:
+def running_app(*, runs_jobs: bool = True, **settings: Any) -> Iterator[App]:
+    """Run an application with these settings in a thread of its own.
+
+    The database is empty, unless the settings name one.
+
+    Args:
+        runs_jobs: if not, jobs are accepted and wait, as where another server has the data folder.
+    """
+    from warpcall_service.nodes.server_identity import ServerIdentity
+
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if not runs_jobs:
+            holder = ServerIdentity(Path(settings.get("data_dir", folder)))
+            holder.acquire()
+            stack.callback(holder.release)
         app, started, stop = App(), threading.Event(), asyncio.Event()
         failed: list[BaseException] = []
 
         async def run() -> None:
             from warpcall_service.extension import load_settings
             from warpcall_service.lanes.engine import LocalEngine
-            from warpcall_service.nodes.server_identity import ServerIdentity
             from warpcall_service.startup.assembly import application
             from warpcall_service.startup.serving import load_extension, open_store
 

@@ -229,7 +229,7 @@ def test_a_job_is_listed_by_the_name_of_the_form(lab: FormsLab) -> None:
     job = job_of(lab, send(lab, name=name, note="hello", fresh="yes"))
     refused = send(lab, name="x" * 101)
 
-    lists = [lab.bench.get("/jobs", params={"name": part}).text for part in (name[-8:], "none")]
+    lists = [lab.bench.get("/jobs", params={"find": part}).text for part in (name[-8:], "none")]
     page = lab.bench.get(f"/jobs/{job['id']}").text
     lab.bench.post(f"/jobs/{job['id']}/cancel")
 

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from tests.servers import Server, running_server
-from tests.service.databases import Database, Postgres, new_database, postgres_cluster
-from tests.service.fixtures import sqlite, still_works, tensor_client
+from tests.service.databases import Database, new_database
+from tests.service.fixtures import postgres, sqlite, still_works, tensor_client
 from warpcall_service.store.database import Store
 
-__all__ = ["sqlite", "still_works", "tensor_client"]
+__all__ = ["postgres", "sqlite", "still_works", "tensor_client"]
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -33,12 +33,6 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with postgres_cluster() as running:
-        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -8,9 +8,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.databases import Database
+from tests.service.databases import Database, Postgres, postgres_cluster
 from tests.service.requests import well
 from tests.service.stored_tensors import ALL, memory
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL."""
+    with postgres_cluster() as running:
+        yield running
 
 
 @pytest.fixture

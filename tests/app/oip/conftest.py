@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.oip.lending import segment
 
 __all__ = ["segment"]
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "arena_bytes": "128MiB",
     "max_body_bytes": "32MiB",
     "body_timeout_s": 2,

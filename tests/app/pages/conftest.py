@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from tests.pages.filled import Jobs, filled
 from tests.service.databases import Database
 
 # As in tests/pages/conftest.py: no job is started here.
-SETTINGS = {"arena_bytes": "16MiB", "user_running_jobs": 1, "job_lease_s": 86400}
+SETTINGS: dict[str, Any] = {"arena_bytes": "16MiB", "user_running_jobs": 1, "job_lease_s": 86400}
 
 
 @dataclass(frozen=True, kw_only=True)
