@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
+from tests.forms.conftest import FormsLab, browser
+from tests.forms.fields import MARKUP, errors_of, fields_of, new_word
 from tests.servers import running_server
 from tests.service.requests import log_of, well
 from tests.waiting import until

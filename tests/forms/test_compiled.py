@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
+from tests.forms.conftest import FormsLab, browser
+from tests.forms.fields import MARKUP, errors_of, fields_of, new_word
 from tests.service.compile_reports.sources import SOFTMAX, STOPS, TUNED
 
 pytestmark = pytest.mark.slow

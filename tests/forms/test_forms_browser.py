@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from tests.forms.conftest import FormsLab, new_word
+from tests.forms.conftest import FormsLab
+from tests.forms.fields import new_word
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.service.compile_reports.sources import TUNED
 from tests.service.job_requests import ended, submit

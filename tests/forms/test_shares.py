@@ -9,7 +9,8 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.forms.conftest import MARKUP, FormsLab, errors_of
+from tests.forms.conftest import FormsLab
+from tests.forms.fields import MARKUP, errors_of
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.service.job_requests import ended, submit
 

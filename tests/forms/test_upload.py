@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.forms.conftest import MARKUP, FormsLab, errors_of, fields_of, new_word
+from tests.forms.conftest import FormsLab
+from tests.forms.fields import MARKUP, errors_of, fields_of, new_word
 from tests.service.job_requests import client, ended
 from tests.service.uploads.sources import SHORT
 

@@ -57,6 +57,18 @@ def finished(
         return job.id
 
 
+def complete(store: Store, job_id: str) -> None:
+    """Let a job that waits have ended, with a time of each implementation in each of its cases."""
+    with store.write() as session:
+        job = session.scalars(sa.select(Job).where(Job.id == job_id)).one()
+        names = json.loads(job.request)["implementations"]
+        rows = [implementation(name, [2.0, 2.0, 2.0]) for name in names]
+        for position in range(job.cases_total):
+            change = {"implementations": rows}
+            lifecycle.save_case(session, job, position, {**SHOWN, "rounds": 3, **change})
+        lifecycle.end_job(session, job, "succeeded", "ok", "")
+
+
 def result(rounds: int, seed: int, **change: Any) -> dict[str, Any]:
     """The sampler's answer for a case."""
     drawn = np.random.default_rng(seed).lognormal(3, 0.05, (len(IMPLEMENTATIONS), rounds))

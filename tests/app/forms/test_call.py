@@ -11,7 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.forms.conftest import MARKUP, FormsLab, errors_of, fields_of
+from tests.app.forms.conftest import FormsApp
+from tests.forms.fields import MARKUP, errors_of, fields_of
 from tests.waiting import until
 from warpcall import wire
 
@@ -25,7 +26,7 @@ def npy(array: Any) -> bytes:
 
 
 def send(
-    lab: FormsLab, op: str = "permute", files: dict[str, bytes] | None = None, **fields: str
+    lab: FormsApp, op: str = "permute", files: dict[str, bytes] | None = None, **fields: str
 ) -> httpx.Response:
     """Send the form of an op; "__" in a name stands for "."."""
     given = {name.replace("__", "."): text for name, text in fields.items()}
@@ -41,7 +42,7 @@ def link(page: httpx.Response, download: str) -> bytes:
 
 
 @pytest.mark.parametrize("array", [SQUARE, np.asfortranarray(SQUARE), SQUARE.astype(np.uint8)])
-def test_an_op_runs_on_a_file(lab: FormsLab, array: Any) -> None:
+def test_an_op_runs_on_a_file(lab: FormsApp, array: Any) -> None:
     page = send(lab, files={"x": npy(array)}, params__dims="1,0")
 
     assert page.status_code == 200, errors_of(page)
@@ -56,7 +57,7 @@ def test_an_op_runs_on_a_file(lab: FormsLab, array: Any) -> None:
         assert re.search(rf"{stage} <b>\d+\.\d+ ms</b>", page.text)
 
 
-def test_an_op_with_several_inputs_runs_on_typed_values(lab: FormsLab) -> None:
+def test_an_op_with_several_inputs_runs_on_typed_values(lab: FormsApp) -> None:
     added = send(lab, "transpose-add", values__a="[[1, 2], [3, 4]]", values__b="[[0, 0], [0, 10]]")
     masked = send(
         lab,
@@ -92,7 +93,7 @@ def test_an_op_with_several_inputs_runs_on_typed_values(lab: FormsLab) -> None:
     ],
 )
 def test_what_is_wrong_is_said_at_its_field(
-    lab: FormsLab, files: dict[str, bytes], fields: dict[str, str], field: str, text: str
+    lab: FormsApp, files: dict[str, bytes], fields: dict[str, str], field: str, text: str
 ) -> None:
     page = send(lab, files=files, **{"params.dims": "1,0", **fields})
 
@@ -103,7 +104,7 @@ def test_what_is_wrong_is_said_at_its_field(
     assert all(kept.get(name) == [value] for name, value in fields.items())
 
 
-def test_a_call_from_a_page_has_bounds(lab: FormsLab) -> None:
+def test_a_call_from_a_page_has_bounds(lab: FormsApp) -> None:
     large = np.zeros(1 << 20, np.float32)
     wide = send(lab, files={"x": npy(np.zeros((1100, 1000), np.float32))}, params__dims="1,0")
     too_long = send(lab, files={"x": npy(np.zeros(9 << 20, np.uint8))}, params__dims="0")
@@ -116,11 +117,11 @@ def test_a_call_from_a_page_has_bounds(lab: FormsLab) -> None:
     assert (unknown.status_code, MARKUP in unknown.text) == (404, False)
 
 
-def test_a_call_counts_as_one_of_the_op(lab: FormsLab) -> None:
+def test_a_call_counts_as_one_of_the_op(lab: FormsApp) -> None:
     send(lab, "isin", values__elements="[1, 2]", values__test_elements="[2]")
 
     def counted() -> bool:
-        rows = lab.database.listed("usage", "--user", "call")
+        rows = lab.admin.get("/v1/usage", params={"user": "call"}).json()["usage"]
         return any(row["op"] == "isin" for row in rows)
 
     until(counted)

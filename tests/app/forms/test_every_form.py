@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.forms.conftest import FormsLab
+from tests.app.forms.conftest import FormsApp
 from tests.service.app_routes import app_routes
 from tests.service.auth.browsers import keep, log_in
-from tests.service.job_requests import ended, submit
+from tests.service.job_requests import submit
 from warpcall_service.identity import ROLES, Role
 
 # The role that the form of each path takes; None means that it needs no key. A new form fails the
@@ -58,10 +58,9 @@ def url_of(path: str, id: str = NOWHERE) -> str:
 
 
 @pytest.fixture
-def session(lab: FormsLab) -> Iterator[httpx.Client]:
+def session(lab: FormsApp) -> Iterator[httpx.Client]:
     """A browser in which the administrator has logged in."""
-    headers = {"accept": "text/html"}
-    with httpx.Client(base_url=lab.server.url, headers=headers, timeout=60) as http:
+    with lab.browser() as http:
         keep(http, log_in(http, lab.keys["admin"]))
         yield http
 
@@ -91,7 +90,7 @@ def test_no_form_is_taken_from_another_site(session: httpx.Client) -> None:
         assert answer.status_code != 403, path
 
 
-def test_every_form_takes_its_role(lab: FormsLab) -> None:
+def test_every_form_takes_its_role(lab: FormsApp) -> None:
     for role in ROLES:
         for path, needed in FORMS.items():
             answer = lab.browsers[role].post(url_of(path), data={"token": "t"})
@@ -106,8 +105,8 @@ def test_every_form_takes_its_role(lab: FormsLab) -> None:
                 assert f"this needs a key with the role {needed}" in answer.text.lower()
 
 
-def test_without_a_session_a_form_leads_to_the_log_in(lab: FormsLab) -> None:
-    with httpx.Client(base_url=lab.server.url, headers={"accept": "text/html"}) as nobody:
+def test_without_a_session_a_form_leads_to_the_log_in(lab: FormsApp) -> None:
+    with lab.browser() as nobody:
         for path, needed in FORMS.items():
             if needed is not None:
                 answer = nobody.post(url_of(path), data={"token": "t"})
@@ -116,10 +115,10 @@ def test_without_a_session_a_form_leads_to_the_log_in(lab: FormsLab) -> None:
                 assert re.match(r"(\.\./)*login\?next=", answer.headers["location"]), path
 
 
-def test_a_private_job_of_another_user_is_on_no_page_and_no_button(lab: FormsLab) -> None:
+def test_a_private_job_of_another_user_is_on_no_page_and_no_button(lab: FormsApp) -> None:
     owner, other = lab.bench, lab.browsers["other"]
     open_id, secret = (
-        ended(owner, submit(owner, fresh=True, note="marmalade", private=private))["id"]
+        lab.complete(submit(owner, fresh=True, note="marmalade", private=private))["id"]
         for private in (False, True)
     )
     of_jobs = [path for path in FORMS if path.startswith("/jobs/{id}")]

@@ -9,29 +9,28 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.forms.conftest import FormsLab, errors_of, filled, new_word
-from tests.service.job_requests import CASE, ended, submit
+from tests.app.forms.conftest import FormsApp
+from tests.forms.fields import errors_of, filled, new_word
+from tests.service.job_requests import CASE, submit
 
 CASES = [{**CASE, "shape": [8, columns]} for columns in (5, 7)]
 URL = "https://example.org/hook"
 
 
 @pytest.fixture(scope="module")
-def job(lab: FormsLab) -> dict[str, Any]:
+def job(lab: FormsApp) -> dict[str, Any]:
     """A job of two cases that has ended."""
     asked: dict[str, Any] = {"fresh": True, "cases": CASES, "note": "why", "tags": [new_word()]}
-    found = ended(lab.bench, submit(lab.bench, implementations=["warpcall", "copy"], **asked))
-    assert found["state"] == "succeeded"
-    return found
+    return lab.complete(submit(lab.bench, implementations=["warpcall", "copy"], **asked))
 
 
-def form(lab: FormsLab, **query: str) -> httpx.Response:
+def form(lab: FormsApp, **query: str) -> httpx.Response:
     page = lab.bench.get("/monitors/new", params=query)
     assert page.status_code == 200, page.text
     return page
 
 
-def added(lab: FormsLab, answer: httpx.Response) -> dict[str, Any]:
+def added(lab: FormsApp, answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 303, errors_of(answer)
     path = answer.headers["location"]
     assert re.fullmatch(r"\.\./monitors/[0-9a-f]{12}", path)
@@ -41,7 +40,7 @@ def added(lab: FormsLab, answer: httpx.Response) -> dict[str, Any]:
     return monitor
 
 
-def test_a_job_is_repeated_as_it_was_asked_for(lab: FormsLab, job: dict[str, Any]) -> None:
+def test_a_job_is_repeated_as_it_was_asked_for(lab: FormsApp, job: dict[str, Any]) -> None:
     page = form(lab, like=job["id"])
     found = added(lab, lab.bench.post("/monitors/new", data=filled(page, every="1 day", least="5")))
 
@@ -53,7 +52,7 @@ def test_a_job_is_repeated_as_it_was_asked_for(lab: FormsLab, job: dict[str, Any
     assert all(unescape(page.text).count(key) for key in ("permute x=F32[8,5]", "x=F32[8,7]"))
 
 
-def test_one_case_is_repeated_under_its_own_name(lab: FormsLab, job: dict[str, Any]) -> None:
+def test_one_case_is_repeated_under_its_own_name(lab: FormsApp, job: dict[str, Any]) -> None:
     case = lab.bench.get(f"/v1/jobs/{job['id']}/cases/1").json()["case"]
     found = added(
         lab, lab.bench.post("/monitors/new", data=filled(form(lab, like=job["id"], case=case)))
@@ -65,7 +64,7 @@ def test_one_case_is_repeated_under_its_own_name(lab: FormsLab, job: dict[str, A
 
 
 def test_the_pages_of_a_job_its_cases_and_their_history_lead_to_the_form(
-    lab: FormsLab, job: dict[str, Any]
+    lab: FormsApp, job: dict[str, Any]
 ) -> None:
     case = lab.bench.get(f"/v1/jobs/{job['id']}/cases/1").json()["case"]
     history = lab.bench.get(
@@ -85,7 +84,7 @@ def test_the_pages_of_a_job_its_cases_and_their_history_lead_to_the_form(
 
 
 def test_a_form_that_is_sent_twice_adds_one_monitor_and_shows_one_secret(
-    lab: FormsLab, job: dict[str, Any]
+    lab: FormsApp, job: dict[str, Any]
 ) -> None:
     fields = filled(form(lab, like=job["id"]), notify=URL)
     first, second = (lab.bench.post("/monitors/new", data=fields) for _ in range(2))
@@ -104,7 +103,7 @@ def test_a_form_that_is_sent_twice_adds_one_monitor_and_shows_one_secret(
     assert secrets[0][0] not in shown
 
 
-def test_the_token_of_another_user_adds_another_monitor(lab: FormsLab, job: dict[str, Any]) -> None:
+def test_the_token_of_another_user_adds_another_monitor(lab: FormsApp, job: dict[str, Any]) -> None:
     fields = filled(form(lab, like=job["id"]))
     mine = lab.bench.post("/monitors/new", data=fields).headers["location"]
     theirs = lab.browsers["other"].post("/monitors/new", data=fields).headers["location"]
@@ -126,7 +125,7 @@ def test_the_token_of_another_user_adds_another_monitor(lab: FormsLab, job: dict
     ],
 )
 def test_a_wrong_field_is_named_and_keeps_its_text(
-    lab: FormsLab, job: dict[str, Any], change: dict[str, str], field: str
+    lab: FormsApp, job: dict[str, Any], change: dict[str, str], field: str
 ) -> None:
     before = len(lab.bench.get("/v1/monitors").json()["monitors"])
     answer = lab.bench.post("/monitors/new", data=filled(form(lab, like=job["id"]), **change))
@@ -138,7 +137,7 @@ def test_a_wrong_field_is_named_and_keeps_its_text(
     assert len(lab.bench.get("/v1/monitors").json()["monitors"]) == before
 
 
-def test_what_cannot_be_read_cannot_be_repeated(lab: FormsLab, job: dict[str, Any]) -> None:
+def test_what_cannot_be_read_cannot_be_repeated(lab: FormsApp, job: dict[str, Any]) -> None:
     secret = submit(lab.bench, fresh=True, private=True, note="marmalade")
     for query in ({"like": secret["id"]}, {"like": "0123456789ab"}):
         shown = lab.browsers["other"].get("/monitors/new", params=query)

@@ -10,29 +10,28 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.forms.conftest import MARKUP, FormsLab, errors_of, fields_of, filled, new_word
-from tests.service.job_requests import client, ended, submit
+from tests.app.forms.conftest import FormsApp
+from tests.forms.fields import MARKUP, errors_of, fields_of, filled, new_word
+from tests.service.job_requests import submit
 from warpcall.jobs.request import OPTIONS, JobRequest
 from warpcall_bench.jobs import models
-
-pytestmark = pytest.mark.slow
 
 ROWS = {"shape": "8x8 9x7", "params.dims": "1,0"}
 
 
-def form(lab: FormsLab, op: str = "permute") -> httpx.Response:
+def form(lab: FormsApp, op: str = "permute") -> httpx.Response:
     page = lab.bench.get("/new", params={"op": op})
     assert page.status_code == 200, page.text
     return page
 
 
-def send(lab: FormsLab, action: str = "submit", **changes: Any) -> httpx.Response:
+def send(lab: FormsApp, action: str = "submit", **changes: Any) -> httpx.Response:
     fields = {**ROWS, "precision": "quick", "tags": new_word()}
     given = {**filled(form(lab)), **fields, "action": action}
     return lab.bench.post("/new", data={**given, **changes})
 
 
-def job_of(lab: FormsLab, answer: httpx.Response) -> dict[str, Any]:
+def job_of(lab: FormsApp, answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 303, errors_of(answer)
     path = answer.headers["location"]
     assert re.fullmatch(r"(\.\./)?(jobs/)?[0-9a-f]{12}", path)
@@ -42,14 +41,14 @@ def job_of(lab: FormsLab, answer: httpx.Response) -> dict[str, Any]:
     return job
 
 
-def test_the_first_page_names_every_op(lab: FormsLab) -> None:
+def test_the_first_page_names_every_op(lab: FormsApp) -> None:
     page = lab.bench.get("/new")
 
     ops = [one["name"] for one in lab.bench.get("/v1/kernels").json()["kernels"]]
     assert [op for op in ops if f'href="./new?op={op}"' not in page.text] == []
 
 
-def test_the_form_has_a_field_for_everything_that_the_op_declares(lab: FormsLab) -> None:
+def test_the_form_has_a_field_for_everything_that_the_op_declares(lab: FormsApp) -> None:
     for op in lab.bench.get("/v1/kernels").json()["kernels"]:
         page = form(lab, op["name"]).text
 
@@ -60,7 +59,7 @@ def test_the_form_has_a_field_for_everything_that_the_op_declares(lab: FormsLab)
         assert sorted(dtypes) == sorted(op["inputs"][0]["dtypes"])
 
 
-def test_the_form_has_a_field_for_every_option_with_a_label(lab: FormsLab) -> None:
+def test_the_form_has_a_field_for_every_option_with_a_label(lab: FormsApp) -> None:
     page = form(lab).text
 
     labelled = {name: option for name, option in OPTIONS.items() if option.label}
@@ -72,7 +71,7 @@ def test_the_server_knows_the_fields_of_the_sdk() -> None:
     assert {*models.JobRequest.model_fields} == {field.name for field in fields(JobRequest)}
 
 
-def test_a_submitted_form_becomes_a_job_that_runs(lab: FormsLab) -> None:
+def test_a_submitted_form_becomes_a_job(lab: FormsApp) -> None:
     answer = send(
         lab, dtype=["BF16", "F32"], implementation=["warpcall", "copy"], note="hello", tags="a, b"
     )
@@ -90,11 +89,9 @@ def test_a_submitted_form_becomes_a_job_that_runs(lab: FormsLab) -> None:
         "dtypes": ["BF16", "F32"],
         "params": {"dims": [[1, 0]]},
     }
-    with client(lab.server, lab.keys["bench"]) as http:
-        assert ended(http, job)["state"] == "succeeded"
 
 
-def test_a_check_without_a_shape_has_the_odd_cases_of_the_op(lab: FormsLab) -> None:
+def test_a_check_without_a_shape_has_the_odd_cases_of_the_op(lab: FormsApp) -> None:
     odd = {"shape": "", "params.dims": "", "precision": "check"}
 
     previewed = send(lab, "preview", **odd)
@@ -108,7 +105,7 @@ def test_a_check_without_a_shape_has_the_odd_cases_of_the_op(lab: FormsLab) -> N
         assert (one["precision"], one["cases_total"]) == ("check", job["cases_total"])
 
 
-def test_the_baseline_comes_first_and_names_that_are_typed_last(lab: FormsLab) -> None:
+def test_the_baseline_comes_first_and_names_that_are_typed_last(lab: FormsApp) -> None:
     answer = send(
         lab,
         baseline="torch",
@@ -124,7 +121,7 @@ def test_the_baseline_comes_first_and_names_that_are_typed_last(lab: FormsLab) -
 
 
 @pytest.mark.parametrize(("choice", "private"), [("", False), ("no", False), ("yes", True)])
-def test_the_form_says_who_may_read_the_job(lab: FormsLab, choice: str, private: bool) -> None:
+def test_the_form_says_who_may_read_the_job(lab: FormsApp, choice: str, private: bool) -> None:
     answer = send(lab, private=choice, fresh="yes")
 
     job = job_of(lab, answer)
@@ -133,7 +130,7 @@ def test_the_form_says_who_may_read_the_job(lab: FormsLab, choice: str, private:
     assert lab.browsers["other"].get(f"/jobs/{job['id']}").status_code == (404 if private else 200)
 
 
-def test_a_preview_says_the_cases_and_queues_nothing(lab: FormsLab) -> None:
+def test_a_preview_says_the_cases_and_queues_nothing(lab: FormsApp) -> None:
     before = len(lab.bench.get("/v1/jobs").json()["jobs"])
 
     page = send(lab, "preview", dtype="F32")
@@ -144,20 +141,6 @@ def test_a_preview_says_the_cases_and_queues_nothing(lab: FormsLab) -> None:
     assert "permute x=F32[8,8] dims=1,0" in page.text
     assert len(lab.bench.get("/v1/jobs").json()["jobs"]) == before
     assert fields_of(page)["shape"] == [ROWS["shape"]]
-
-
-def test_a_preview_leads_to_the_job_that_measured_the_same(lab: FormsLab) -> None:
-    with client(lab.server, lab.keys["bench"]) as http:
-        done = ended(http, submit(http, implementations=["warpcall"], fresh=True))
-    cases = '[{"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}]'
-    same = {"cases": cases, "implementation": "warpcall"}
-
-    page, again = send(lab, "preview", **same), send(lab, "preview", fresh="yes", **same)
-    answer = send(lab, **same)
-
-    assert f"jobs/{done['id']}" in page.text
-    assert f"jobs/{done['id']}" not in again.text
-    assert job_of(lab, answer)["id"] == done["id"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +172,7 @@ def test_a_preview_leads_to_the_job_that_measured_the_same(lab: FormsLab) -> Non
     ],
 )
 def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(
-    lab: FormsLab, changes: dict[str, Any], field: str, text: str
+    lab: FormsApp, changes: dict[str, Any], field: str, text: str
 ) -> None:
     before = len(lab.bench.get("/v1/jobs").json()["jobs"])
 
@@ -206,14 +189,14 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(
     assert len(lab.bench.get("/v1/jobs").json()["jobs"]) == before
 
 
-def test_all_errors_are_shown_at_once(lab: FormsLab) -> None:
+def test_all_errors_are_shown_at_once(lab: FormsApp) -> None:
     page = send(lab, shape="?", tags="$", **{"params.dims": "?"})
 
     assert {*errors_of(page)} == {"shape", "tags", "params.dims", ""}
     assert "3 fields" in errors_of(page)[""]
 
 
-def test_a_form_that_is_sent_twice_makes_one_job(lab: FormsLab) -> None:
+def test_a_form_that_is_sent_twice_makes_one_job(lab: FormsApp) -> None:
     token = fields_of(form(lab))["token"][0]
     fields = {"token": token, "tags": new_word(), "fresh": "yes"}
 
@@ -224,7 +207,7 @@ def test_a_form_that_is_sent_twice_makes_one_job(lab: FormsLab) -> None:
     assert changed.headers["location"] != first.headers["location"]
 
 
-def test_a_job_is_listed_by_the_name_of_the_form(lab: FormsLab) -> None:
+def test_a_job_is_listed_by_the_name_of_the_form(lab: FormsApp) -> None:
     name = f"tiles & rows {new_word()}"
     job = job_of(lab, send(lab, name=name, note="hello", fresh="yes"))
     refused = send(lab, name="x" * 101)
@@ -242,7 +225,7 @@ def test_a_job_is_listed_by_the_name_of_the_form(lab: FormsLab) -> None:
     assert "at most 100 characters" in errors_of(refused)["name"]
 
 
-def test_markup_in_every_field_stays_text(lab: FormsLab) -> None:
+def test_markup_in_every_field_stays_text(lab: FormsApp) -> None:
     names = ["shape", "params.dims", "cases", "baseline", "implementation", "others", "note"]
     names += ["tags", "name", "precision", "priority", "dtype", "token", "fresh"]
 
@@ -255,7 +238,7 @@ def test_markup_in_every_field_stays_text(lab: FormsLab) -> None:
     assert unknown.status_code == 404
 
 
-def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
+def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsApp) -> None:
     sweep: dict[str, Any] = {
         "shapes": [[8, 8], [4, 2, 3]],
         "dtypes": ["fp32", "bfloat16"],
@@ -265,7 +248,7 @@ def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
     request = {"op": "masked-softmax", "sweep": sweep, "note": "n", "tags": ["t"], "private": True}
     request["name"] = "mine"
     names = {"implementations": ["torch", "warpcall"], "precision": "quick"}
-    with client(lab.server, lab.keys["bench"]) as http:
+    with lab.client("bench") as http:
         job = http.post("/v1/jobs", json={**request, **names}).json()
         page = lab.bench.get("/new", params={"like": job["id"]})
         again = job_of(lab, lab.bench.post("/new", data={**fields_of(page), "action": "submit"}))
@@ -283,10 +266,10 @@ def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
     assert again["implementations"] == ["torch", "warpcall"]
 
 
-def test_the_form_of_a_job_with_cases_has_them_as_json(lab: FormsLab) -> None:
+def test_the_form_of_a_job_with_cases_has_them_as_json(lab: FormsApp) -> None:
     x = {"shape": [4, 6], "dtype": "F32", "layout": "transposed"}
     case = {"inputs": {"x": x}, "params": {"dims": [1, 0]}}
-    with client(lab.server, lab.keys["bench"]) as http:
+    with lab.client("bench") as http:
         job = submit(http, cases=[case])
 
     page = lab.bench.get("/new", params={"like": job["id"]})
@@ -294,7 +277,7 @@ def test_the_form_of_a_job_with_cases_has_them_as_json(lab: FormsLab) -> None:
     assert json.loads(fields_of(page)["cases"][0]) == [case]
 
 
-def test_a_form_takes_a_role_and_has_bounds(lab: FormsLab) -> None:
+def test_a_form_takes_a_role_and_has_bounds(lab: FormsApp) -> None:
     call = lab.browsers["call"]
 
     refused = [call.get("/new"), call.post("/new", data={"op": "permute"})]
@@ -309,8 +292,8 @@ def test_a_form_takes_a_role_and_has_bounds(lab: FormsLab) -> None:
     assert all("<h1>" in page.text for page in (*refused, long, many, no_form))
 
 
-def test_a_page_of_another_site_submits_nothing(lab: FormsLab) -> None:
-    with httpx.Client(base_url=lab.server.url, headers={"accept": "text/html"}) as http:
+def test_a_page_of_another_site_submits_nothing(lab: FormsApp) -> None:
+    with lab.browser() as http:
         opened = http.post("/login", data={"key": lab.keys["bench"]})
         cookie = {"cookie": opened.headers["set-cookie"].partition(";")[0]}
         form_fields = {**fields_of(form(lab)), **ROWS, "action": "preview"}

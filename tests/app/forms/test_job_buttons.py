@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 
-from tests.forms.conftest import FormsLab, fields_of
-from tests.service.job_requests import client, ended, submit
+from tests.app.forms.conftest import FormsApp
+from tests.forms.fields import fields_of
+from tests.service.job_requests import show, submit
 
 LONG = [{"shape": [64, 64], "dtype": "F32", "params": {"dims": [1, 0]}}]
 
 
-def test_a_job_is_cancelled_by_its_button(lab: FormsLab) -> None:
-    with client(lab.server, lab.keys["bench"]) as http:
+def test_a_job_is_cancelled_by_its_button(lab: FormsApp) -> None:
+    with lab.client("bench") as http:
         job = submit(http, precision="publish", cases=LONG, fresh=True)
         page = lab.bench.get(f"/jobs/{job['id']}")
 
@@ -20,12 +21,12 @@ def test_a_job_is_cancelled_by_its_button(lab: FormsLab) -> None:
         assert f"jobs/{job['id']}/cancel" in page.text
         assert f"jobs/{job['id']}/again" not in page.text
         assert (answer.status_code, answer.headers["location"]) == (303, f"../{job['id']}")
-        assert ended(http, job)["state"] == "cancelled"
+        assert show(http, job)["state"] == "cancelled"
     assert f"jobs/{job['id']}/cancel" not in lab.bench.get(f"/jobs/{job['id']}").text
 
 
-def test_nobody_else_cancels_a_job(lab: FormsLab) -> None:
-    with client(lab.server, lab.keys["bench"]) as http:
+def test_nobody_else_cancels_a_job(lab: FormsApp) -> None:
+    with lab.client("bench") as http:
         job = submit(http, precision="publish", cases=LONG, fresh=True)
         path = f"/jobs/{job['id']}/cancel"
 
@@ -40,13 +41,13 @@ def test_nobody_else_cancels_a_job(lab: FormsLab) -> None:
         assert shown == [False, False]
         assert state != "cancelled"
         assert by_admin.status_code == 303
-        assert ended(http, job)["state"] == "cancelled"
+        assert show(http, job)["state"] == "cancelled"
 
 
-def test_a_job_is_measured_again_once_for_each_page(lab: FormsLab) -> None:
-    with client(lab.server, lab.keys["bench"]) as http:
+def test_a_job_is_measured_again_once_for_each_page(lab: FormsApp) -> None:
+    with lab.client("bench") as http:
         case = {**LONG[0], "shape": [7, 13]}  # that no other test measures
-        job = ended(http, submit(http, note="first", tags=["buttons"], cases=[case]))
+        job = lab.complete(submit(http, note="first", tags=["buttons"], cases=[case]))
         page = lab.bench.get(f"/jobs/{job['id']}")
         fields = {"token": fields_of(page)["token"]}
 
@@ -54,7 +55,7 @@ def test_a_job_is_measured_again_once_for_each_page(lab: FormsLab) -> None:
         first, second = (lab.bench.post(path, data=fields) for _ in range(2))
         later = lab.bench.post(path, data={"token": "0123456789abcdef"})
 
-        again = ended(http, {"id": first.headers["location"][-12:]})
+        again = show(http, {"id": first.headers["location"][-12:]})
         assert (again["note"], again["tags"], again["request"]["fresh"]) == (
             "first",
             ["buttons"],
@@ -66,10 +67,10 @@ def test_a_job_is_measured_again_once_for_each_page(lab: FormsLab) -> None:
     assert f"new?like={job['id']}" in page.text
 
 
-def test_a_job_is_made_private_and_its_repetition_stays_so(lab: FormsLab) -> None:
+def test_a_job_is_made_private_and_its_repetition_stays_so(lab: FormsApp) -> None:
     other = lab.browsers["other"]
-    with client(lab.server, lab.keys["bench"]) as http:
-        job = ended(http, submit(http, fresh=True))
+    with lab.client("bench") as http:
+        job = lab.complete(submit(http, fresh=True))
         path = f"/jobs/{job['id']}"
         shown = [other.get(path), other.post(f"{path}/private", data={"private": "yes"})]
 
@@ -78,7 +79,7 @@ def test_a_job_is_made_private_and_its_repetition_stays_so(lab: FormsLab) -> Non
         hidden.append(other.get("/new", params={"like": job["id"]}))
         form = fields_of(lab.bench.get("/new", params={"like": job["id"]}))
         again = lab.bench.post(f"{path}/again", data={"token": ""}).headers["location"][-12:]
-        repeated = ended(http, {"id": again})
+        repeated = show(http, {"id": again})
         opened = lab.bench.post(f"{path}/private", data={"private": "no"})
 
     assert shown[0].status_code == 200
@@ -90,9 +91,9 @@ def test_a_job_is_made_private_and_its_repetition_stays_so(lab: FormsLab) -> Non
     assert other.get(path).status_code == 200
 
 
-def test_a_job_on_a_problem_that_is_gone_has_no_form(lab: FormsLab) -> None:
-    with client(lab.server, lab.keys["bench"]) as http:
-        job = ended(http, submit(http, fresh=True))
+def test_a_job_on_a_problem_that_is_gone_has_no_form(lab: FormsApp) -> None:
+    with lab.client("bench") as http:
+        job = lab.complete(submit(http, fresh=True))
     request = json.dumps({**job["request"], "op": "ann/row-norm"})
     change = f"UPDATE jobs SET op = 'ann/row-norm', request = '{request}' WHERE id = '{job['id']}'"
     lab.database.sql(change)
@@ -104,7 +105,7 @@ def test_a_job_on_a_problem_that_is_gone_has_no_form(lab: FormsLab) -> None:
     assert lab.bench.get("/new", params={"like": job["id"]}).status_code == 404
 
 
-def test_a_job_that_may_not_be_read_has_no_buttons(lab: FormsLab) -> None:
+def test_a_job_that_may_not_be_read_has_no_buttons(lab: FormsApp) -> None:
     paths = ["/jobs/0123456789ab/again", "/jobs/0123456789ab/cancel", "/jobs/x/cancel"]
 
     answers = [lab.bench.post(path, data={"token": ""}) for path in paths]

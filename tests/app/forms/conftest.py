@@ -1,0 +1,79 @@
+"""The application with users of each role, for the tests of all forms. Its jobs wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.harness import App, running_app
+from tests.service import stored
+from tests.service.databases import Database
+from warpcall_service.identity import ROLES
+
+SETTINGS: dict[str, Any] = {
+    "arena_bytes": "16MiB",
+    "uploads": "trusted",
+    "webhook_hosts": "example.org",
+}
+
+
+@dataclass(frozen=True)
+class FormsApp:
+    """The application, its database, and a browser of a user of each role, who has the role's name."""
+
+    app: App
+    database: Database
+    keys: dict[str, str]
+    browsers: dict[str, httpx.Client]
+
+    @property
+    def bench(self) -> httpx.Client:
+        return self.browsers["bench"]
+
+    @property
+    def upload(self) -> httpx.Client:
+        return self.browsers["upload"]
+
+    @property
+    def admin(self) -> httpx.Client:
+        return self.browsers["admin"]
+
+    def client(self, name: str) -> httpx.Client:
+        """A program of a user."""
+        return self.app.client(self.keys[name])
+
+    def browser(self, key: str | None = None) -> httpx.Client:
+        """A client that asks as a browser does."""
+        made = self.app.client(key)
+        made.headers["accept"] = "text/html"
+        return made
+
+    def complete(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Let a job that waits have ended, with a time in each row."""
+        store = self.database.store()
+        stored.complete(store, job["id"])
+        store.close()
+        found: dict[str, Any] = self.admin.get(f"/v1/jobs/{job['id']}").json()
+        assert found["state"] == "succeeded"
+        return found
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FormsApp]:
+    folder = tmp_path_factory.mktemp("forms")
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
+    keys: dict[str, str] = {role: database.key(role, role) for role in ROLES}
+    keys["other"] = database.key("other", "bench")
+    browsers: dict[str, httpx.Client] = {}
+    with (
+        running_app(runs_jobs=False, **SETTINGS, data_dir=folder) as app,
+        ExitStack() as opened,
+    ):
+        lab = FormsApp(app, database, keys, browsers)
+        browsers |= {name: opened.enter_context(lab.browser(key)) for name, key in keys.items()}
+        yield lab
