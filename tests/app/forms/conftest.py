@@ -13,6 +13,8 @@ import pytest
 from tests.app.harness import App, running_app
 from tests.service import stored
 from tests.service.databases import Database
+from warpcall_service.auth import users
+from warpcall_service.auth.tables import ApiKey
 from warpcall_service.identity import ROLES
 
 SETTINGS: dict[str, Any] = {
@@ -52,6 +54,23 @@ class FormsApp:
         made = self.app.client(key)
         made.headers["accept"] = "text/html"
         return made
+
+    def users(self) -> list[tuple[str, int | None, int]]:
+        """The name of each user, when they were disabled, and how many keys they have."""
+        store = self.database.store()
+        with store.read() as session:
+            found = [(user.name, user.disabled_at, n) for user, n in users.list_users(session)]
+        store.close()
+        return found
+
+    def api_keys(self, user: str | None = None) -> list[ApiKey]:
+        """The keys of a user; None means those of all."""
+        store = self.database.store()
+        with store.read() as session:
+            found = [key for key, _ in users.list_keys(session, user)]
+            session.expunge_all()
+        store.close()
+        return found
 
     def complete(self, job: dict[str, Any]) -> dict[str, Any]:
         """Let a job that waits have ended, with a time in each row."""

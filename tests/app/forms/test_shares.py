@@ -7,21 +7,17 @@ from html import unescape
 
 import httpx
 import pytest
-from playwright.sync_api import expect
 
-from tests.forms.conftest import FormsLab
+from tests.app.forms.conftest import FormsApp
 from tests.forms.fields import MARKUP, errors_of
-from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
-from tests.service.job_requests import ended, submit
-
-pytestmark = pytest.mark.slow
+from tests.service.job_requests import submit
 
 SECRET = re.compile(r'<p class="secret"><a data-address href="([^"]*)">([^<]*)</a>')
 REVOKE = re.compile(r'action="[^"]*shares/([0-9a-f]{16})/revoke"')
 
 
 @pytest.fixture
-def owner(lab: FormsLab) -> httpx.Client:
+def owner(lab: FormsApp) -> httpx.Client:
     """The browser of a user whose links are made here only."""
     lab.browsers["other"].cookies.clear()
     return lab.browsers["other"]
@@ -45,12 +41,13 @@ def shown(http: httpx.Client, job: str) -> str:
     return found[1].removeprefix("../..")
 
 
-def guest_reads(lab: FormsLab, path: str) -> int:
-    return httpx.get(lab.server.url + path, headers={"accept": "text/html"}).status_code
+def guest_reads(lab: FormsApp, path: str) -> int:
+    with lab.browser() as guest:
+        return guest.get(path).status_code
 
 
 def test_a_link_is_shown_once_and_lives_until_it_is_revoked(
-    lab: FormsLab, owner: httpx.Client
+    lab: FormsApp, owner: httpx.Client
 ) -> None:
     job = new_job(owner)
 
@@ -72,7 +69,7 @@ def test_a_link_is_shown_once_and_lives_until_it_is_revoked(
 
 
 def test_a_link_is_shown_where_the_id_of_its_job_is_cut_short(
-    lab: FormsLab, owner: httpx.Client
+    lab: FormsApp, owner: httpx.Client
 ) -> None:
     job = new_job(owner)
 
@@ -85,7 +82,7 @@ def test_a_link_is_shown_where_the_id_of_its_job_is_cut_short(
 
 @pytest.mark.parametrize(("lifetime", "expires"), [("never", False), ("1 day", True)])
 def test_a_link_expires_if_it_is_to(
-    lab: FormsLab, owner: httpx.Client, lifetime: str, expires: bool
+    lab: FormsApp, owner: httpx.Client, lifetime: str, expires: bool
 ) -> None:
     job = new_job(owner)
 
@@ -95,22 +92,23 @@ def test_a_link_expires_if_it_is_to(
     assert [one["expires_at"] is not None for one in links] == [expires]
 
 
-def test_a_comparison_is_shared_from_its_page(lab: FormsLab, owner: httpx.Client) -> None:
-    first, second = (ended(owner, submit(owner, fresh=True))["id"] for _ in range(2))
+def test_a_comparison_is_shared_from_its_page(lab: FormsApp, owner: httpx.Client) -> None:
+    first, second = (lab.complete(submit(owner, fresh=True))["id"] for _ in range(2))
     page = owner.get("/compare", params={"a": first, "b": second})
 
     make(owner, first, other=second)
     path = shown(owner, first)
 
     assert f'name="other" value="{second}"' in page.text
-    compared = httpx.get(lab.server.url + path, headers={"accept": "text/html"})
+    with lab.browser() as guest:
+        compared = guest.get(path)
     assert f"{second}" in compared.text
     for a, b, links in ((first, second, 1), (second, first, 1), (first, first, 0)):
         text = owner.get("/compare", params={"a": a, "b": b}).text
         assert len(REVOKE.findall(text)) == links
 
 
-def test_all_links_of_a_user_are_on_one_page(lab: FormsLab, owner: httpx.Client) -> None:
+def test_all_links_of_a_user_are_on_one_page(lab: FormsApp, owner: httpx.Client) -> None:
     jobs = [new_job(owner) for _ in range(2)]
     for job in jobs:
         make(owner, job)
@@ -128,7 +126,7 @@ def test_all_links_of_a_user_are_on_one_page(lab: FormsLab, owner: httpx.Client)
 
 
 def test_only_who_may_share_a_job_sees_and_uses_the_form(
-    lab: FormsLab, owner: httpx.Client
+    lab: FormsApp, owner: httpx.Client
 ) -> None:
     job = new_job(owner)
     make(owner, job)
@@ -152,7 +150,7 @@ def test_only_who_may_share_a_job_sees_and_uses_the_form(
     assert len(owner.get(f"/v1/jobs/{job}/shares").json()["shares"]) == 2
 
 
-def test_what_is_wrong_is_said_and_makes_no_link(lab: FormsLab, owner: httpx.Client) -> None:
+def test_what_is_wrong_is_said_and_makes_no_link(lab: FormsApp, owner: httpx.Client) -> None:
     job = new_job(owner)
     wrong = [
         make(owner, job, expires=MARKUP),
@@ -173,7 +171,7 @@ def test_what_is_wrong_is_said_and_makes_no_link(lab: FormsLab, owner: httpx.Cli
 
 
 @pytest.mark.parametrize("planted", ["sh_" + "A" * 43, MARKUP, "x" * 3000])
-def test_a_planted_cookie_shows_nothing(lab: FormsLab, owner: httpx.Client, planted: str) -> None:
+def test_a_planted_cookie_shows_nothing(lab: FormsApp, owner: httpx.Client, planted: str) -> None:
     job = new_job(owner)
 
     page = owner.get(f"/jobs/{job}/shares", headers={"cookie": f"warpcall-new-share={planted}"})
@@ -183,7 +181,7 @@ def test_a_planted_cookie_shows_nothing(lab: FormsLab, owner: httpx.Client, plan
     assert unescape(planted) not in unescape(page.text)
 
 
-def test_the_link_to_another_job_is_not_shown_as_new(lab: FormsLab, owner: httpx.Client) -> None:
+def test_the_link_to_another_job_is_not_shown_as_new(lab: FormsApp, owner: httpx.Client) -> None:
     job, other = new_job(owner), new_job(owner)
     cookie = make(owner, other).headers["set-cookie"].partition(";")[0]
     owner.cookies.clear()
@@ -191,40 +189,3 @@ def test_the_link_to_another_job_is_not_shown_as_new(lab: FormsLab, owner: httpx
     page = owner.get(f"/jobs/{job}/shares", headers={"cookie": cookie})
 
     assert SECRET.search(page.text) is None
-
-
-@needs_chromium
-@pytest.mark.parametrize("scripts", [True, False])
-def test_a_guest_opens_a_link_in_a_fresh_browser_until_it_is_revoked(
-    lab: FormsLab, owner: httpx.Client, scripts: bool
-) -> None:
-    expect.set_options(timeout=WAIT_MS)
-    job = new_job(owner)
-
-    with (
-        chromium() as chrome,
-        opened(chrome, java_script_enabled=scripts) as own,
-        opened(chrome, java_script_enabled=scripts) as fresh,
-    ):
-        own.page.goto(f"{lab.server.url}/jobs/{job}")
-        own.page.get_by_label("API key").fill(lab.keys["other"])
-        own.page.get_by_role("button", name="Log in").click()
-        own.page.get_by_role("link", name="Share", exact=True).click()  # which opens that part
-        own.page.get_by_label("Expires after").select_option("1 day")
-        own.page.get_by_role("button", name="Make a share link").click()
-        expect(own.page.locator(".secret a")).to_have_text(re.compile(r"^http.*/share/sh_"))
-        address = own.page.locator(".secret a").text_content() or ""
-
-        fresh.page.goto(address)
-        expect(fresh.page.locator("h1")).to_have_text("permute")
-        expect(fresh.page.locator("form")).to_have_count(0)
-        own.page.reload()
-        expect(own.page.locator(".secret a")).to_have_count(0)
-        own.page.get_by_role("button", name="Revoke the link").click()
-        expect(own.page.get_by_role("button", name="Revoke the link")).to_have_count(0)
-
-        gone = fresh.page.goto(address)
-        assert gone is not None
-        assert gone.status == 404
-        expect(fresh.page.locator("main")).to_contain_text("was revoked")
-        assert own.faults == []
