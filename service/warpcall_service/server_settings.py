@@ -187,7 +187,7 @@ class ServerSettings(BaseSettings):
 
     arena_bytes: ByteSize = Field(
         # Room for the largest body, outputs of the same size, and the reserve for small calls.
-        ByteSize(2112 * MIB),
+        ByteSize(2114 * MIB),  # a call of 1 GiB, as a form, with an output of 1 GiB
         ge=MIB,
         description=(
             "Bytes of shared memory for each lane. The inputs and outputs of all calls lie in it; "
@@ -198,7 +198,10 @@ class ServerSettings(BaseSettings):
     max_body_bytes: ByteSize = Field(
         ByteSize(1024 * MIB),
         ge=1,
-        description="Largest body of one request, in bytes. A larger one is answered `too-large`.",
+        description=(
+            "Largest body of one request, in bytes; 1 MiB comes on top for what its format adds to "
+            "the tensors. A larger one is answered `too-large`."
+        ),
     )
     max_json_bytes: ByteSize = Field(
         ByteSize(512 * KIB),

@@ -7,20 +7,25 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.receive import DIRECT_BYTES
 from warpcall_service.http.watchdog import ClientWatchdog
 
+# What a format may add to the tensors of a body: the header of safetensors has at most 128 KiB, the JSON of an
+# inference request 512 KiB, and each part of a form has a head.
+FRAMING_BYTES = 1 << 20
+
 
 class Body:
     """Reads the body of a request as the transport delivers it.
 
     Args:
-        limit: of bytes. A longer body is TooLarge; if its length is declared, before it is read.
+        limit: of bytes, beside FRAMING_BYTES. A longer body is TooLarge; if its length is declared,
+            before it is read.
     """
 
     def __init__(self, exchange: Exchange, watchdog: ClientWatchdog, limit: int) -> None:
         self._exchange = exchange
         self.watchdog = watchdog
-        self._limit = limit
+        self._limit = limit + FRAMING_BYTES
         self._rest: memoryview | bytes = b""
-        if exchange.declared is not None and exchange.declared > limit:
+        if exchange.declared is not None and exchange.declared > self._limit:
             raise self._too_large(exchange.declared)
 
     @property
@@ -114,8 +119,9 @@ class Body:
         )
 
     def _too_large(self, nbytes: int) -> TooLarge:
-        most, got = sizes(self._limit, nbytes)
+        most, got = sizes(self._limit - FRAMING_BYTES, nbytes)
         return TooLarge(
-            f"the body must have at most {most}, the server's max_body_bytes, got {got}",
+            f"the body must have at most {most}, the server's max_body_bytes, and 1 MiB around its "
+            f"tensors, got {got}",
             field="body",
         )

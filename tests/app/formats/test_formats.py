@@ -14,8 +14,10 @@ import pytest
 import safetensors.numpy
 
 from tests.service.requests import PERMUTE, SAFETENSORS, npy, problem_of
+from warpcall_service.http.body import FRAMING_BYTES
 
 Array = npt.NDArray[Any]
+LIMIT = 32 << 20  # max_body_bytes of these tests
 
 ADD = "/v1/kernels/transpose-add"
 X = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
@@ -354,3 +356,34 @@ def test_bodies_of_any_length_arrive_whole(nbytes: int, chunked: bool, http: htt
     answer = http.post(f"{PERMUTE}?dims=0", content=content, headers={"content-type": SAFETENSORS})
 
     assert same(read(answer), x)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "form"])
+def test_tensors_of_the_limit_fit_in_a_body_with_what_its_format_adds(
+    kind: str, http: httpx.Client
+) -> None:
+    tensors = {
+        "elements": np.zeros((LIMIT - 8) // 8, np.int64),
+        "test_elements": np.zeros(1, np.int64),
+    }
+    sent: dict[str, Any] = {
+        "safetensors": {
+            "content": safetensors.numpy.save(tensors),
+            "headers": {"content-type": SAFETENSORS},
+        },
+        "form": {"files": {name: (f"{name}.npy", npy(x)) for name, x in tensors.items()}},
+    }
+
+    answer = http.post("/v1/kernels/isin", **sent[kind])
+
+    assert read(answer).all()
+    assert sum(x.nbytes for x in tensors.values()) == LIMIT
+
+
+def test_a_body_beyond_the_limit_and_its_format_is_refused(http: httpx.Client) -> None:
+    more = np.zeros(LIMIT + FRAMING_BYTES, np.uint8)
+
+    answer = http.post(f"{PERMUTE}?dims=0", files={"x": ("x.npy", npy(more))})
+
+    detail = problem_of(answer, 413, "too-large", "body")
+    assert "at most 32 MiB, the server's max_body_bytes, and 1 MiB around its tensors" in detail

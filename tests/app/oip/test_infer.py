@@ -180,6 +180,17 @@ def test_a_large_tensor_goes_both_ways_beside_large_json(http: httpx.Client) -> 
     assert outputs_of(answer)["out"] == (a.T + b.T).tobytes()
 
 
+def test_tensors_of_the_limit_fit_in_a_body_beside_their_json(http: httpx.Client) -> None:
+    elements, members = np.zeros((32 << 20) // 8 - 1, np.int64), np.zeros(1, np.int64)
+    inputs = [binary("elements", elements, "INT64"), binary("test_elements", members, "INT64")]
+    wanted = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    content, headers = packed(wanted, elements.tobytes() + members.tobytes())
+
+    answer = http.post("/v2/models/isin/infer", content=content, headers=headers)
+
+    assert outputs_of(answer)["out"] == b"\1" * elements.size
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_may_be_compressed(coding: str, chunked: bool, http: httpx.Client) -> None:

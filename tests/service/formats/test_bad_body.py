@@ -159,7 +159,10 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(expect: str, serve
     answer = send_raw(server, f"{POST}{expect}Content-Length: {1 << 40}")
 
     detail = problem_of(answer, 413, "too-large", "body")
-    assert detail == "the body must have at most 32 MiB, the server's max_body_bytes, got 1 TiB"
+    assert detail == (
+        "the body must have at most 32 MiB, the server's max_body_bytes, and 1 MiB around its "
+        "tensors, got 1 TiB"
+    )
 
 
 def test_a_chunked_body_beyond_the_limit_is_refused(http: httpx.Client) -> None:
