@@ -15,6 +15,7 @@ from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.compile_reports.routes import compile_reports
 from warpcall_bench.compile_reports.service import CompileReports
 from warpcall_bench.forms.routes import forms
+from warpcall_bench.jobs import queue
 from warpcall_bench.jobs import routes as job_routes
 from warpcall_bench.jobs.models import JobChange, JobRequest
 from warpcall_bench.jobs.service import JobService
@@ -114,6 +115,8 @@ class Services:
             webhooks=webhooks.OPENAPI,
             metrics=self._metrics,
             uploads=lambda: self._sandbox.status,
+            count_jobs=queue.counts,
+            artefact_bytes=lambda: self._artefacts.nbytes,
             problem_page=_problem_page,
             login_location=login_location,
         )

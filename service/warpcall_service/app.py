@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from warpcall import __version__
 from warpcall_service.api import devices, errors, health, install, kernels, me, openapi
+from warpcall_service.api.cluster_health import ClusterReport, cluster_health
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.api.openapi_route import openapi_json
 from warpcall_service.auth import session_routes
@@ -48,6 +49,7 @@ def create_app(
     parts: Parts,
     stopping: Callable[[], bool],
     live: LiveChecks,
+    report: ClusterReport,
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
 
@@ -57,9 +59,11 @@ def create_app(
         parts: what the extension adds.
         stopping: returns whether the server is stopping; /readyz is then 503.
         live: the checks that /readyz names.
+        report: gathers the health of all servers.
     """
     limits = Limits(settings)
     tensors = TensorRegistry(settings, engine, TensorNodes(membership))
+    report.own.tensor_bytes = tensors.nbytes_by_user
     metrics = Metrics(
         lambda: [
             *lane_metrics(engine),
@@ -100,6 +104,7 @@ def create_app(
         devices.devices(engine),
         install.install(),
         me.me(settings, engine, limits),
+        cluster_health(report),
         node_routes.nodes(membership),
         session_routes.sessions_of(settings, account_sync),
         *parts.routers,

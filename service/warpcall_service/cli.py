@@ -40,6 +40,7 @@ class Commands(TyperGroup):
                 from warpcall_service.auth import admin_cli
                 from warpcall_service.backup.commands import backup, restore
                 from warpcall_service.doctor.command import doctor
+                from warpcall_service.doctor.status import status
                 from warpcall_service.extension import load
                 from warpcall_service.worker import warmup
 
@@ -47,6 +48,7 @@ class Commands(TyperGroup):
             commands = typer.Typer(rich_markup_mode=None)
             admin_cli.add_commands(commands)
             commands.command("doctor")(doctor)
+            commands.command("status")(status)
             commands.command("backup")(backup)
             commands.command("restore")(restore)
             commands.command("warm")(warmup.warm)

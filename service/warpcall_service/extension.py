@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from warpcall.errors import Problem
+    from warpcall.health import ClusterHealth
     from warpcall.nodes import Node, NodeList
     from warpcall.wire import TensorInfo
     from warpcall_service.findings import Finding
@@ -100,10 +101,10 @@ class Nodes(Protocol):
     def open_lanes(self) -> int: ...
 
 
-class Checks(Protocol):
-    """The checks of this server; implemented by `doctor.live.LiveChecks`."""
+class Report(Protocol):
+    """The health of all servers; implemented by `api.cluster_health.ClusterReport`."""
 
-    async def findings(self) -> list[Finding]: ...
+    async def read(self) -> ClusterHealth: ...
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Core:
     accounts: Accounts
     nodes: Nodes
     stopping: Callable[[], bool]
-    checks: Checks
+    report: Report
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class Parts:
         webhooks: of OpenAPI: the requests that the server sends, by name.
         metrics: returns its metrics at each scrape.
         uploads: returns whether uploaded code can run, for `/readyz`, as `warpcall.health` has it.
+        count_jobs: returns how many jobs are "queued", "running", and "failed today".
+        artefact_bytes: returns the bytes of artefacts in this server's data folder.
         problem_page: returns a problem as a page; None for requests that do not want pages.
         login_location: returns where a browser that needs a session for a request gets one; None
             for all other requests.
@@ -145,6 +148,8 @@ class Parts:
     webhooks: Mapping[str, Any] = field(default_factory=dict)
     metrics: Callable[[], Iterable[Metric]] = tuple
     uploads: Callable[[], str] = lambda: "off"
+    count_jobs: Callable[[Session], dict[str, int]] = lambda _: {}
+    artefact_bytes: Callable[[], int] = int
     problem_page: Callable[[Request, Problem, str], Response | None] = lambda *_: None
     login_location: Callable[[Scope, Problem], str | None] = lambda *_: None
 

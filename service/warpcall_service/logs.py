@@ -15,11 +15,13 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
 from warpcall_service.log_writer import LogWriter
+from warpcall_service.text import printable
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 FLUSH_S = 1.0  # at the end of the server, for lines that are not written yet
@@ -29,6 +31,9 @@ _writer: LogWriter | None = None  # in the server's process, after `set_up`
 _quiet = False
 _for_people = False
 _second, _now = 0, ""  # the last second for which `now` was called, and its text
+
+_errors: deque[tuple[str, str, str]] = deque(maxlen=5)  # the last ones, for administrators
+MAX_RECENT = 200  # characters of each of them
 
 log = logging.getLogger("warpcall.log")
 
@@ -68,6 +73,11 @@ def set_up_child() -> None:
 def dropped() -> int:
     """The number of lines that the server could not write so far."""
     return 0 if _writer is None else _writer.dropped
+
+
+def recent_errors() -> list[tuple[str, str, str]]:
+    """Time, logger and message of the last errors in the log, the newest one first."""
+    return [*reversed(_errors)]
 
 
 def write(line: str) -> None:
@@ -136,6 +146,9 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
+            if record.levelno >= logging.ERROR:
+                message = printable(record.getMessage())[:MAX_RECENT]
+                _errors.append((now(), record.name, message))
             self._writer.put(self.format(record))
         except Exception as error:  # noqa: BLE001  # logging itself would write it to stderr
             name, place = record.name, f"{record.filename}:{record.lineno}"

@@ -47,6 +47,7 @@ class Jobs:
             "/upload/problem",
             "/call?op=masked-softmax",
             "/admin",
+            "/admin/health",
             "/shares",
             f"/jobs/{self.done}/shares",
             "/docs",

@@ -233,6 +233,7 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
         "call": "/call?op=masked-softmax",
         "account": "/account",
         "admin": "/admin",
+        "health": "/admin/health",
         "api": "/docs",
         "not-found": "/jobs/0123456789ab",
         "share": re.sub(r"^https?://[^/]+", "", share),

@@ -15,10 +15,12 @@ from starlette.routing import BaseRoute
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.services import Services
 from warpcall_bench.settings import BenchSettings
+from warpcall_service.api.cluster_health import ClusterReport
 from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.calls.values import ValueCalls
+from warpcall_service.doctor.health import HealthReport
 from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.extension import Core
 from warpcall_service.lanes.engine import LocalEngine
@@ -63,11 +65,13 @@ async def services(folder: Path) -> AsyncIterator[Application]:
     membership = Membership(engine, store, identity, "http://127.0.0.1:8000", lambda: False)
     calls = ValueCalls(settings, engine)
     live = LiveChecks(settings, engine, store, account_sync, lambda: "off")
+    own = HealthReport(settings, engine, live, lambda: "off")
+    report = ClusterReport(store, membership, own, lambda session: {})
     platform = Services(
-        Core(settings, engine, calls, store, account_sync, membership, lambda: False, live)
+        Core(settings, engine, calls, store, account_sync, membership, lambda: False, report)
     )
     gateway = create_app(
-        settings, engine, account_sync, membership, platform.parts(), lambda: False, live
+        settings, engine, account_sync, membership, platform.parts(), lambda: False, live, report
     )
     app = gateway._app
     assert isinstance(app, FastAPI)

@@ -65,6 +65,9 @@ class Artefacts:
 
     Args:
         nodes: knows this server's id, and the servers that have other files.
+
+    Attributes:
+        nbytes: of all files, as of the last sweep.
     """
 
     def __init__(self, settings: BenchSettings, store: Store, nodes: Nodes) -> None:
@@ -73,7 +76,7 @@ class Artefacts:
         self._files = ArtefactFiles(settings.data_dir)
         self._threads = StoreThreads(store, THREADS)
         self._sweeping: asyncio.Task[None] | None = None
-        self._nbytes = 0
+        self.nbytes = 0
         self._failures = 0
 
     def start(self) -> None:
@@ -139,7 +142,7 @@ class Artefacts:
         if why:
             await asyncio.to_thread(self._files.remove, file)
             return await self.add_error(job_of, new, why)
-        self._nbytes += len(content)
+        self.nbytes += len(content)
         return ""
 
     async def add_error(self, job_of: Callable[[Session], Job], new: NewArtefact, why: str) -> str:
@@ -217,7 +220,7 @@ class Artefacts:
         stored = GaugeMetricFamily(
             "warpcall_artefact_bytes", "Bytes of artefacts of jobs in the server's data folder"
         )
-        stored.add_metric([], self._nbytes)
+        stored.add_metric([], self.nbytes)
         failed = CounterMetricFamily(
             "warpcall_artefact_failures", "Artefacts of jobs that could not be made or stored"
         )
@@ -255,7 +258,7 @@ class Artefacts:
         and those whose server was killed before it had added their rows.
         """
         await self._threads.write(database.delete_expired)
-        names, self._nbytes = await asyncio.to_thread(self._files.old)
+        names, self.nbytes = await asyncio.to_thread(self._files.old)
         for begin in range(0, len(names), AT_ONCE):
             some = names[begin : begin + AT_ONCE]
             known = await self._threads.read(partial(_known, some))

@@ -225,12 +225,12 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
 
     @router.get("/admin")
     async def show(request: Request, caller: CurrentCaller, by: By = "") -> Response:
-        _check(request, caller)
+        require_admin(request, caller)
         return await administration.render(request, caller, by_day=bool(by))
 
     @router.post("/admin/users")
     async def add_user(request: Request, caller: CurrentCaller) -> Response:
-        _check(request, caller)
+        require_admin(request, caller)
         form = await read_form(request, MAX_FORM_BYTES)
         try:
             await administration.add_user(caller, form.text("name"))
@@ -240,7 +240,7 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
 
     @router.post("/admin/users/{name}/{state}")
     async def set_state(request: Request, caller: CurrentCaller, name: Id, state: Id) -> Response:
-        _check(request, caller)
+        require_admin(request, caller)
         if state not in ("disable", "enable"):
             raise _nothing_at(request)
         try:
@@ -251,7 +251,7 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
 
     @router.post("/admin/keys")
     async def create_key(request: Request, caller: CurrentCaller) -> Response:
-        _check(request, caller)
+        require_admin(request, caller)
         form = await read_form(request, MAX_FORM_BYTES)
         try:
             wanted = NewKey.of(form)
@@ -263,7 +263,7 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
 
     @router.post("/admin/keys/{id}/revoke")
     async def revoke_key(request: Request, caller: CurrentCaller, id: Id) -> Response:
-        _check(request, caller)
+        require_admin(request, caller)
         try:
             await administration.revoke_key(caller, id)
         except (InvalidInput, Forbidden) as problem:
@@ -272,7 +272,7 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
 
     @router.post("/admin/sessions/{id}/end")
     async def end_session(request: Request, caller: CurrentCaller, id: Id) -> Response:
-        _check(request, caller)
+        require_admin(request, caller)
         try:
             await administration.end_session(caller, id)
         except Forbidden as problem:
@@ -290,7 +290,12 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
     return router
 
 
-def _check(request: Request, caller: Caller) -> None:
+def require_admin(request: Request, caller: Caller) -> None:
+    """Answer all but administrators as if there were no such page.
+
+    Raises:
+        NotFound: the caller is no administrator.
+    """
     if not caller.may("admin"):
         raise _nothing_at(request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from warpcall_bench.compile_reports.service import CompileReports
-from warpcall_bench.forms import account, admin, call, compiled, new_monitor
+from warpcall_bench.forms import account, admin, call, compiled, health, new_monitor
 from warpcall_bench.forms import jobs as job_forms
 from warpcall_bench.forms import monitors as monitor_forms
 from warpcall_bench.forms import shares as share_forms
@@ -34,6 +34,7 @@ def forms(
     router.include_router(job_forms.routes(settings, ops, jobs, uploads))
     router.include_router(upload_forms.routes(settings, ops, uploads))
     router.include_router(admin.routes(settings, core.accounts, jobs))
+    router.include_router(health.routes(core.report))
     router.include_router(account.routes(jobs))
     router.include_router(call.routes(settings, core.calls, ops))
     router.include_router(share_forms.routes(jobs, shares))

@@ -21,6 +21,8 @@ from warpcall_bench.jobs.placement import Device
 from warpcall_bench.jobs.tables import Job, JobClock, JobShare
 from warpcall_service.store.times import now_ms
 
+DAY_MS = 86_400_000
+
 RESUMED = -1  # priority of jobs that were interrupted: before all others, which count from 0
 BEHIND = len(PRIORITIES)  # priority of the jobs of monitors: behind all others
 
@@ -220,6 +222,19 @@ def unfinished_by_user(session: Session) -> Sequence[tuple[str, int]]:
 def unfinished(session: Session) -> Sequence[Job]:
     """All jobs that wait or run, in no particular order."""
     return session.scalars(sa.select(Job).where(Job.state.in_(UNFINISHED))).all()
+
+
+def counts(session: Session) -> dict[str, int]:
+    """How many jobs are "queued", are "running", and "failed today" (UTC)."""
+    today_ms = now_ms() // DAY_MS * DAY_MS
+    failed = Job.state == "failed", Job.finished_ms >= today_ms
+    wanted = {
+        "queued": (Job.state == "queued",),
+        "running": (Job.state.in_(ACTIVE),),
+        "failed today": failed,
+    }
+    number = sa.select(sa.func.count()).select_from(Job)
+    return {name: session.scalars(number.where(*those)).one() for name, those in wanted.items()}
 
 
 def _entries(session: Session) -> list[QueuedJob]:

@@ -219,6 +219,10 @@ class TensorRegistry:
             self._remove(stored, "it was deleted")
         return len(found)
 
+    def nbytes_by_user(self) -> dict[str, int]:
+        """Bytes of stored tensors, by user."""
+        return dict(self._user_nbytes)
+
     def metrics(self) -> Iterable[Metric]:
         """The number and bytes of stored tensors, as Prometheus metrics."""
         device = GaugeMetricFamily(

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -31,6 +32,14 @@ MOST_SKEW_S = 5.0  # from which on servers take each other for gone
 DAY_S = 86_400
 SOON_S = 21 * DAY_S  # before the end of a certificate
 MAX_PORTS = 64
+
+
+class DiskUse(NamedTuple):
+    """Bytes of a disk."""
+
+    free: int
+    total: int
+
 
 AnswersAt = Callable[[str, int], bool]
 
@@ -137,7 +146,7 @@ def check_disk(settings: Settings) -> Finding:
             f"WARPCALL_DATA_DIR must be a folder, got {settings.data_dir} and a user without a home"
         )
         return Finding(name, "failed", text, "set WARPCALL_DATA_DIR to an absolute path")
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = _existing(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         text = f"{there} cannot be written by this account ({os.geteuid()})"
         return Finding(name, "failed", text, "give it to the account, or set WARPCALL_DATA_DIR")
@@ -153,6 +162,19 @@ def check_disk(settings: Settings) -> Finding:
     full = usage.free < LEAST_FREE_BYTES
     advice = "enlarge the disk, or keep less: warpcall-server prune --dry-run"
     return Finding(name, "failed" if full else "warning", text, advice)
+
+
+def disk_of(settings: Settings) -> DiskUse | None:
+    """The use of the data folder's disk; None if it cannot be read."""
+    try:
+        found = shutil.disk_usage(_existing(settings.data_dir.expanduser().absolute()))
+    except (OSError, RuntimeError):
+        return None
+    return DiskUse(found.free, found.total)
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def check_tls(settings: Settings) -> Finding:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -16,13 +14,11 @@ from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.doctor import checks
 from warpcall_service.doctor.machine import check_machine, examine
+from warpcall_service.doctor.probe import is_ours
 from warpcall_service.extension import load, load_settings
 from warpcall_service.findings import Finding
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.store.database import Store, StoreError
-
-ANSWER_S = 3.0  # within which a server that listens on our port must answer
-MAX_ANSWER_BYTES = 1 << 20
 
 
 def doctor(
@@ -79,7 +75,7 @@ def find(settings: Settings | None = None) -> Iterator[Finding]:
     store = _store(settings)
     yield checks.check_database(store)
     yield checks.check_clock(store)
-    yield checks.check_port(settings, machine.gpus, _is_ours)
+    yield checks.check_port(settings, machine.gpus, is_ours)
     yield checks.check_disk(settings)
     yield checks.check_tls(settings)
     yield checks.check_roles(settings, _keys(store))
@@ -114,27 +110,3 @@ def _keys(store: Store | StoreError) -> Snapshot | None:
             return users.snapshot(session, Snapshot())
     except StoreError:
         return None
-
-
-def _is_ours(host: str, port: int) -> bool:
-    """Whether a Warpcall server answers there."""
-    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nosec B104  # not listened on
-    # Whoever listens there is asked for nothing but whether it is a server, so any certificate will do.
-    for connection in (
-        http.client.HTTPConnection(local, port, timeout=ANSWER_S),
-        http.client.HTTPSConnection(
-            local,
-            port,
-            timeout=ANSWER_S,
-            context=ssl._create_unverified_context(),  # nosec B323
-        ),
-    ):
-        try:
-            connection.request("GET", "/readyz")
-            answer = json.loads(connection.getresponse().read(MAX_ANSWER_BYTES))
-            return isinstance(answer, dict) and "lanes" in answer
-        except (OSError, ValueError, http.client.HTTPException):
-            continue
-        finally:
-            connection.close()
-    return False

@@ -32,6 +32,9 @@ class LiveChecks:
 
     Args:
         uploads: returns whether uploaded code can run.
+
+    Attributes:
+        disk: the use of the data folder's disk, when it was looked at last; None if it cannot be read.
     """
 
     def __init__(
@@ -48,17 +51,29 @@ class LiveChecks:
         self._accounts = accounts
         self._uploads = uploads
         self._threads = StoreThreads(store, 1)
+        self.disk: checks.DiskUse | None = None
         self._found: list[Finding] = []
         self._checked_at = float("-inf")
         self._checking: asyncio.Task[None] | None = None
 
     async def findings(self) -> list[Finding]:
         """All findings. Those about files and the database may be KEPT_S old."""
+        self._refresh()
+        if self._checking is not None and not self._checking.done():
+            await asyncio.wait((self._checking,), timeout=WAIT_S)
+        return self._all()
+
+    def latest(self) -> list[Finding]:
+        """All findings, without waiting: begins to renew those that are older than KEPT_S."""
+        self._refresh()
+        return self._all()
+
+    def _refresh(self) -> None:
         stale = time.monotonic() > self._checked_at + KEPT_S
         if stale and (self._checking is None or self._checking.done()):
             self._checking = asyncio.create_task(self._check())
-        if self._checking is not None and not self._checking.done():
-            await asyncio.wait((self._checking,), timeout=WAIT_S)
+
+    def _all(self) -> list[Finding]:
         return [self._devices(), self._sandbox(), self._database(), *self._found]
 
     def close(self) -> None:
@@ -77,6 +92,7 @@ class LiveChecks:
 
     def _look(self) -> list[Finding]:
         settings = self._settings
+        self.disk = checks.disk_of(settings)
         return [
             checks.check_shared_memory(settings),
             checks.check_clock(self._store),

@@ -82,6 +82,7 @@ class Lane:
         self._last_id = 0
         self._received_id = 0  # of the last call that the last process may have received
         self._restarts = 0
+        self._last_restart, self._last_restart_ms = "", 0
         self._deaths = 0  # of worker processes since a call was answered
         self._mean_call_s = 0.0
         self._start_s = START_S
@@ -120,6 +121,8 @@ class Lane:
             device=self.hello.get("label", ""),
             pid=self._worker.pid if self._worker else None,
             restarts=self._restarts,
+            last_restart=self._last_restart,
+            last_restart_ms=self._last_restart_ms,
             queued=self._queue.count,
             in_flight=len(self._sent),
             plan_requests=self._worker.pending_requests if self._worker else 0,
@@ -283,6 +286,7 @@ class Lane:
         self._deaths += 1
         reason = self.reason or f"its process ended ({how}) and is being replaced"
         log.error("%s was lost: %s", self.name, reason)
+        self._last_restart, self._last_restart_ms = reason, time.time_ns() // 1_000_000
         settings = self._settings
         if self._deaths > settings.max_restarts:
             pause_s = settings.retry_pause_s

@@ -48,6 +48,8 @@ class LaneStatus:
     Attributes:
         reason: why it is in its state; of a lane that is ready, which kernels it compiles ahead, or
             empty.
+        last_restart, last_restart_ms: why and when its process was replaced last, in milliseconds
+            since 1970; empty and 0 if it was not.
         warming: whether it compiles or loads kernels ahead.
         plan_requests: requests that the worker's planning thread has not answered yet.
     """
@@ -59,6 +61,8 @@ class LaneStatus:
     device: str
     pid: int | None
     restarts: int
+    last_restart: str
+    last_restart_ms: int
     queued: int
     in_flight: int
     plan_requests: int

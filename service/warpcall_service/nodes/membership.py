@@ -60,6 +60,7 @@ class Membership:
 
     Attributes:
         identity: of this server.
+        report: returns the health of this server, for the others; set before it is known.
         id: of this server, for the whole life of its process.
     """
 
@@ -74,6 +75,8 @@ class Membership:
         supervised: bool = False,
     ) -> None:
         self.identity = identity
+        self.report: Callable[[], dict[str, Any]] | None = None
+        self._reports: dict[str, dict[str, Any]] = {}
         try:
             self.id = identity.acquire()
         except IdentityUnavailable:  # the scheduler says so in the log
@@ -123,6 +126,14 @@ class Membership:
             read_s_ago=0.0 if self._threads is None else time.monotonic() - self._read_at,
             nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
         )
+
+    def reports(self) -> dict[str, dict[str, Any]]:
+        """The health of the other servers that run, by id, as they wrote it."""
+        return {
+            name: self._reports[name]
+            for name, node in self._others.items()
+            if node.gone_since is None and name in self._reports
+        }
 
     @property
     def is_draining(self) -> bool:
@@ -203,14 +214,16 @@ class Membership:
 
     async def _beat(self, threads: StoreThreads) -> None:
         first = not self._registered
-        facts = json.dumps(self._facts())
+        facts = json.dumps({**self._facts(), **({"health": self.report()} if self.report else {})})
         beat = Beat(self.id, self._url, self._host, facts, self.is_draining, first)
         began = time.monotonic()
         now, rows = await threads.write(
             lambda session: registry.write_beat(session, beat), deadline_s=DEADLINE_S
         )
         self._registered, self._read_at, self._beat_ms = True, began, now
-        self._others = {row.id: _node(row, now) for row in rows if row.id != self.id}
+        others = [row for row in rows if row.id != self.id]
+        self._reports = {row.id: found for row in others if (found := _report(row))}
+        self._others = {row.id: _node(row, now) for row in others}
         self._absent -= self._others.keys()
         self._drained = any(row.drained for row in rows if row.id == self.id)
         async with self._was_read:
@@ -262,6 +275,12 @@ class Membership:
             else:
                 log.info("this server can tell the others again that it is alive")
         self._trouble = trouble
+
+
+def _report(row: NodeRow) -> dict[str, Any] | None:
+    """The health that a server wrote; None from older servers."""
+    found = json.loads(row.facts).get("health")
+    return found if isinstance(found, dict) else None
 
 
 def _node(row: NodeRow, now: int | None) -> Node:

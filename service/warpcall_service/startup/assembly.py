@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from warpcall_service.api.cluster_health import ClusterReport
 from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.calls.values import ValueCalls
+from warpcall_service.doctor.health import HealthReport
 from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.extension import Core, Extension, Parts
 from warpcall_service.gateway import Gateway
@@ -65,7 +67,10 @@ async def application(
     calls = ValueCalls(settings, engine)
     parts = Parts()
     live = LiveChecks(settings, engine, store, account_sync, lambda: parts.uploads())
-    core = Core(settings, engine, calls, store, account_sync, membership, stopping, live)
+    own = HealthReport(settings, engine, live, lambda: parts.uploads())
+    own.artefact_bytes = lambda: parts.artefact_bytes()
+    report = ClusterReport(store, membership, own, lambda session: parts.count_jobs(session))
+    core = Core(settings, engine, calls, store, account_sync, membership, stopping, report)
     async with AsyncExitStack() as stops:
         stops.push_async_callback(account_sync.stop)
         stops.push_async_callback(engine.stop)
@@ -73,11 +78,15 @@ async def application(
         stops.push_async_callback(membership.stop)
         await membership.start()
         stops.callback(live.close)
+        stops.callback(report.close)
         if extension is None:
             stops.callback(identity.release)
         else:  # it releases the identity when no process of a job is left
             parts = await stops.enter_async_context(extension.running(core))
-        gateway = create_app(settings, engine, account_sync, membership, parts, stopping, live)
+        gateway = create_app(
+            settings, engine, account_sync, membership, parts, stopping, live, report
+        )
+        membership.report = own.for_others
         yield Application(gateway, account_sync, membership)
 
 

@@ -205,6 +205,20 @@ class Store:
         """Close the connections."""
         self._engine.dispose()
 
+    def nbytes(self) -> int:
+        """Size of the database on its disk, in bytes.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        if self.path is not None:
+            ends = ("", "-wal")
+            files = [Path(f"{self.path}{end}") for end in ends]
+            return sum(file.stat().st_size for file in files if file.exists())
+        with self._connected("read") as connection:
+            size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
+            return int(connection.scalar(size) or 0)
+
     def table_names(self) -> list[str]:
         """Names of all tables, ours and others."""
         with self._connected("read") as connection:

@@ -19,7 +19,9 @@ from warpcall_service.lanes.device_reading import Reading
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.store.database import Store
 
-H200 = LaneStatus("cuda:0", "ready", "", False, "cuda:0 (NVIDIA H200)", 1, 0, 0, 0, 0, 0, 0, 0)
+H200 = LaneStatus(
+    *("cuda:0", "ready", "", False, "cuda:0 (NVIDIA H200)", 1, 0, "", 0, 0, 0, 0, 0, 0, 0)
+)
 CALM = Reading(
     load=0.25,
     memory_bytes=14_000_000_000,

@@ -21,8 +21,9 @@ from warpcall_bench.settings import BenchSettings
 from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.doctor import checks, machine
-from warpcall_service.doctor.command import _is_ours, find
+from warpcall_service.doctor.command import find
 from warpcall_service.doctor.machine import Machine, check_machine
+from warpcall_service.doctor.probe import is_ours
 from warpcall_service.findings import Finding
 from warpcall_service.store.database import Store, StoreError
 
@@ -254,7 +255,7 @@ def test_a_port_that_another_program_has_is_found(tmp_path: Path, server: Server
             settings(tmp_path, port=other.getsockname()[1]), 0, lambda host, port: False
         )
     ours = checks.check_port(
-        settings(tmp_path, port=int(server.url.rpartition(":")[2])), 0, _is_ours
+        settings(tmp_path, port=int(server.url.rpartition(":")[2])), 0, is_ours
     )
     elsewhere = checks.check_port(settings(tmp_path, host="192.0.2.1"), 0, _is_ours_never)
 

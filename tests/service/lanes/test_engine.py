@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 import tracemalloc
 from collections.abc import Iterator
 
@@ -77,6 +78,9 @@ def test_no_more_plans_than_allowed_wait_for_a_lane_that_is_replaced() -> None:
             os.kill(pid, signal.SIGKILL)
             first = plan(1)
             await until(lambda: engine.status()[0].restarts == 1)
+            restarted = engine.status()[0]
+            assert "its process ended (killed by SIGKILL)" in restarted.last_restart
+            assert 0 <= time.time() - restarted.last_restart_ms / 1000 < 60
             with pytest.raises(Busy, match="1 calls wait to be checked"):
                 await plan(2)
             return await first, await plan(2)
