@@ -197,6 +197,16 @@ def test_a_preview_stands_beside_the_form_and_is_seen_at_once(
         expect(tab.page.locator("#preview .lead")).to_be_visible()
 
 
+def test_what_was_asked_for_stands_on_the_first_screen(pages_lab: Lab, browser: Browser) -> None:
+    with opened(browser, viewport={"width": 1280, "height": 800}) as tab:
+        for job in (pages_lab.done, pages_lab.many):
+            tab.page.goto(f"{pages_lab.server.url}/jobs/{job}")
+            for part in (".lead, .wrong", ".answers td.num b", ".answers td:last-child"):
+                box = tab.page.locator(part).first.bounding_box()
+                assert box is not None
+                assert box["y"] + box["height"] < 800, (job, part)
+
+
 def test_the_first_page_follows_the_queue(live_server: Server, browser: Browser) -> None:
     with client(live_server) as http, opened(browser) as tab:
         tab.page.goto(live_server.url)
