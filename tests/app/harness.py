@@ -24,7 +24,8 @@ import httpx
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
-URL = "http://localhost"  # a server without keys answers to no other name
+HOST = "localhost"  # a server without keys answers to no other name
+URL = f"http://{HOST}"
 SMALL: Mapping[str, Any] = {"arena_bytes": "64MiB", "devices": "cpu"}
 
 Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
@@ -183,16 +184,19 @@ class App:
         self.store: Any
         self.asgi: Asgi
 
-    def client(self, key: str | None = None, address: str = "127.0.0.1") -> httpx.Client:
+    def client(
+        self, key: str | None = None, address: str = "127.0.0.1", scheme: str = "http"
+    ) -> httpx.Client:
         """A client of the application.
 
         Args:
             key: an API key.
             address: from which the requests seem to come.
+            scheme: "https" for a client that seems to come over TLS.
         """
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         transport = LoopTransport(self.loop, self.asgi, address)
-        return httpx.Client(transport=transport, base_url=URL, headers=headers)
+        return httpx.Client(transport=transport, base_url=f"{scheme}://{HOST}", headers=headers)
 
 
 def in_python(variables: Mapping[str, str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +28,18 @@ HTML = "text/html,application/xhtml+xml"
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True)
-class Site:
-    """A server whose callers come through a proxy, and its database."""
+class Browsers(ABC):
+    """Browsers and users of a server, or of an application in this process.
 
-    server: Server
+    Attributes:
+        database: that it has.
+    """
+
     database: Database
+
+    @abstractmethod
+    def client(self, address: str, scheme: str) -> httpx.Client:
+        """A client whose requests come from this address."""
 
     def user(self, role: Role = "call", lifetime_s: int | None = None) -> tuple[str, str]:
         """A new user's name and key, which the server knows already."""
@@ -50,19 +57,28 @@ class Site:
     ) -> httpx.Client:
         """A browser at an address of its own, so that the failures of others do not count."""
         number = next(_numbers)
-        headers = {
-            "x-forwarded-for": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
-            "x-forwarded-proto": "https" if https else "http",
-            **(given or {}),
-            **more,
-        }
-        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30)
+        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        made = self.client(address, "https" if https else "http")
+        made.headers.update({**(given or {}), **more})
+        return made
 
     @contextmanager
     def logged_in(self, key: str, *, https: bool = False) -> Iterator[httpx.Client]:
         with self.browser(https=https) as http:
             keep(http, log_in(http, key))
             yield http
+
+
+@dataclass(frozen=True)
+class Site(Browsers):
+    """A server whose callers come through a proxy, and its database."""
+
+    server: Server
+    database: Database
+
+    def client(self, address: str, scheme: str) -> httpx.Client:
+        headers = {"x-forwarded-for": address, "x-forwarded-proto": scheme}
+        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30)
 
 
 def log_in(http: httpx.Client, key: str, **more: str) -> httpx.Response:

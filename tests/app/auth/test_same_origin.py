@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.app.harness import App, running_app
+from tests.app.sites import AppSite
 from tests.oip.requests import refused
-from tests.servers import Server, running_server
-from tests.service.auth.browsers import Site, keep, log_in
+from tests.service.auth.browsers import keep, log_in
 from tests.service.requests import PERMUTE, problem_of, well
 
 HOST = "localhost:8000"
@@ -43,10 +44,10 @@ def headers_of(site: str | None, origin: str | None, host: str = HOST) -> dict[s
 
 
 def test_each_combination_of_headers_is_decided_alike_with_and_without_keys(
-    site: Site, server: Server
+    site: AppSite, app: App
 ) -> None:
     _, key = site.user()
-    with site.logged_in(key) as browser, httpx.Client(base_url=server.url) as local:
+    with site.logged_in(key) as browser, app.client() as local:
         for http, (fetched, origin) in itertools.product(
             (browser, local), itertools.product(SITES, ORIGINS)
         ):
@@ -77,9 +78,9 @@ def test_each_combination_of_headers_is_decided_alike_with_and_without_keys(
     ],
 )
 def test_an_origin_has_the_host_and_the_port_of_the_server(
-    advertised: Server, origin: str, host: str, status: int
+    advertised: App, origin: str, host: str, status: int
 ) -> None:
-    with httpx.Client(base_url=advertised.url) as http:
+    with advertised.client() as http:
         answer = http.delete("/v1/tensors/x", headers=headers_of(None, origin, host))
 
     assert answer.status_code == status
@@ -87,28 +88,25 @@ def test_an_origin_has_the_host_and_the_port_of_the_server(
 
 
 @pytest.fixture(scope="module")
-def advertised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server without keys that callers know by a name, too."""
-    settings = {
-        "WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data")),
-        "WARPCALL_ADVERTISED_URL": "http://gpu.example",
-    }
-    with running_server(settings) as running:
+def advertised() -> Iterator[App]:
+    """An application without keys that callers know by a name, too."""
+    with running_app(advertised_url="http://gpu.example") as running:
         yield running
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_that_could_change_something_is_left_out(server: Server, method: str) -> None:
-    with httpx.Client(base_url=server.url, headers={"sec-fetch-site": "cross-site"}) as http:
-        assert http.request(method, PERMUTE).status_code == 403
+def test_no_method_that_could_change_something_is_left_out(http: httpx.Client, method: str) -> None:
+    answer = http.request(method, PERMUTE, headers={"sec-fetch-site": "cross-site"})
+
+    assert answer.status_code == 403
 
 
 def test_reading_is_not_restricted_since_no_answer_can_be_read_by_the_other_page(
-    server: Server,
+    http: httpx.Client,
 ) -> None:
-    headers = {"sec-fetch-site": "cross-site", "origin": "https://elsewhere.example"}
-    with httpx.Client(base_url=server.url, headers=headers) as http:
-        answers = [http.request(method, "/v1/kernels") for method in ("GET", "HEAD", "OPTIONS")]
+    http.headers.update({"sec-fetch-site": "cross-site", "origin": "https://elsewhere.example"})
+
+    answers = [http.request(method, "/v1/kernels") for method in ("GET", "HEAD", "OPTIONS")]
 
     assert [answer.status_code for answer in answers] == [200, 405, 405]
     for answer in answers:
@@ -116,7 +114,7 @@ def test_reading_is_not_restricted_since_no_answer_can_be_read_by_the_other_page
 
 
 def test_every_route_that_may_change_something_refuses_other_sites_before_it_looks(
-    site: Site,
+    site: AppSite,
 ) -> None:
     _, key = site.user("admin")
     with site.logged_in(key) as http:
@@ -139,7 +137,7 @@ def test_every_route_that_may_change_something_refuses_other_sites_before_it_loo
             problem_of(answer, 403, "forbidden", "sec-fetch-site")
 
 
-def test_another_site_cannot_log_a_browser_in_with_its_own_key(site: Site) -> None:
+def test_another_site_cannot_log_a_browser_in_with_its_own_key(site: AppSite) -> None:
     _, key = site.user()
 
     with site.browser({"sec-fetch-site": "cross-site"}) as http:
@@ -154,7 +152,7 @@ def test_another_site_cannot_log_a_browser_in_with_its_own_key(site: Site) -> No
     [("Bearer {key}", 200), ("bearer {key}", 200), ("Bearer wrong", 401), ("Basic {key}", 403)],
 )
 def test_a_key_in_a_header_is_a_programs_and_is_not_affected(
-    site: Site, authorization: str, status: int
+    site: AppSite, authorization: str, status: int
 ) -> None:
     _, key = site.user()
     headers = headers_of("cross-site", "https://elsewhere.example")
@@ -163,7 +161,7 @@ def test_a_key_in_a_header_is_a_programs_and_is_not_affected(
         assert well(http).status_code == status
 
 
-def test_a_browser_without_the_first_header_is_known_by_its_origin(site: Site) -> None:
+def test_a_browser_without_the_first_header_is_known_by_its_origin(site: AppSite) -> None:
     _, key = site.user()
     with site.browser() as http:
         keep(http, log_in(http, key))
@@ -176,7 +174,7 @@ def test_a_browser_without_the_first_header_is_known_by_its_origin(site: Site) -
     assert statuses == [403, 403, 303, 303]
 
 
-def test_no_answer_invites_other_origins(site: Site) -> None:
+def test_no_answer_invites_other_origins(site: AppSite) -> None:
     asks = {"origin": "https://elsewhere.example", "access-control-request-method": "POST"}
 
     with site.browser(asks, authorization=f"Bearer {site.user('admin')[1]}") as http:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.servers import Server
+from tests.app.sites import AppSite
 from tests.service.auth.browsers import (
     HTML,
-    Site,
     cookie_in,
     keep,
     log_in,
     who,
 )
-from tests.service.requests import log_of, problem_of, well
+from tests.service.requests import problem_of, well
 from warpcall_service.auth import session_tokens
 from warpcall_service.auth.session_tokens import cookie_name, set_cookie
 from warpcall_service.http.route_io import local_path
 
-pytestmark = pytest.mark.slow
-
 ENDED = "the session has ended: log in again"
 
 
-def test_a_key_opens_a_session_with_the_rights_of_the_key(site: Site) -> None:
+def test_a_key_opens_a_session_with_the_rights_of_the_key(site: AppSite) -> None:
     name, key = site.user("bench")
 
     with site.browser() as http:
@@ -44,7 +39,7 @@ def test_a_key_opens_a_session_with_the_rights_of_the_key(site: Site) -> None:
     assert "role admin, got one with bench" in problem_of(refused, 403, "forbidden", None)
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_other_hosts(site: Site) -> None:
+def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_other_hosts(site: AppSite) -> None:
     _, key = site.user()
 
     with site.browser() as plain, site.browser(https=True) as secure:
@@ -66,7 +61,7 @@ def test_below_a_path_prefix_the_cookie_is_for_this_prefix() -> None:
     assert set_cookie({**below, "scheme": "http"}, "x", 60).startswith("warpcall=x; Path=/gpu; ")
 
 
-def test_a_log_in_leads_to_the_page_that_was_wanted(site: Site) -> None:
+def test_a_log_in_leads_to_the_page_that_was_wanted(site: AppSite) -> None:
     _, key = site.user()
 
     with site.browser() as http:
@@ -98,7 +93,9 @@ def test_a_path_that_could_lead_elsewhere_leads_to_the_first_page(path: str) -> 
     assert local_path("/jobs?user=bob&tag=a%20b") == "/jobs?user=bob&tag=a%20b"
 
 
-def test_a_program_gets_a_problem_for_a_wrong_key_and_a_browser_gets_the_page(site: Site) -> None:
+def test_a_program_gets_a_problem_for_a_wrong_key_and_a_browser_gets_the_page(
+    site: AppSite,
+) -> None:
     _, key = site.user()
 
     with site.browser() as http:
@@ -112,7 +109,7 @@ def test_a_program_gets_a_problem_for_a_wrong_key_and_a_browser_gets_the_page(si
     assert "set-cookie" not in page.headers
 
 
-def test_wrong_keys_in_the_form_count_as_wrong_keys_in_a_header_do(site: Site) -> None:
+def test_wrong_keys_in_the_form_count_as_wrong_keys_in_a_header_do(site: AppSite) -> None:
     _, key = site.user()
 
     with site.browser() as http:
@@ -133,7 +130,7 @@ def test_wrong_keys_in_the_form_count_as_wrong_keys_in_a_header_do(site: Site) -
     assert page.headers["location"].startswith("login?failed=busy&")
 
 
-def test_a_user_cannot_log_in_without_end(site: Site) -> None:
+def test_a_user_cannot_log_in_without_end(site: AppSite) -> None:
     _, key = site.user()
 
     with site.browser() as http:
@@ -145,7 +142,7 @@ def test_a_user_cannot_log_in_without_end(site: Site) -> None:
     assert "logs in too often" in problem_of(answers[-1], 429, "busy", None)
 
 
-def test_a_log_in_never_takes_over_a_token_that_was_there_before(site: Site) -> None:
+def test_a_log_in_never_takes_over_a_token_that_was_there_before(site: AppSite) -> None:
     _, key = site.user()
     planted = session_tokens.new_token()[1]
 
@@ -163,7 +160,7 @@ def test_a_log_in_never_takes_over_a_token_that_was_there_before(site: Site) -> 
         assert who(http) == ""
 
 
-def test_over_tls_a_cookie_without_the_prefix_opens_nothing(site: Site) -> None:
+def test_over_tls_a_cookie_without_the_prefix_opens_nothing(site: AppSite) -> None:
     name, key = site.user()
     with site.browser() as http:
         token = cookie_in(log_in(http, key))[1]
@@ -176,7 +173,7 @@ def test_over_tls_a_cookie_without_the_prefix_opens_nothing(site: Site) -> None:
     assert found == ["", "", name], "another host of the domain could have planted the others"
 
 
-def test_two_cookies_of_the_name_open_nothing(site: Site) -> None:
+def test_two_cookies_of_the_name_open_nothing(site: AppSite) -> None:
     name, key = site.user()
     with site.browser() as http:
         token = cookie_in(log_in(http, key))[1]
@@ -203,7 +200,7 @@ def test_two_cookies_of_the_name_open_nothing(site: Site) -> None:
         lambda token: "x" * 50_000,
     ],
 )
-def test_what_is_not_quite_a_token_opens_nothing(site: Site, change: object) -> None:
+def test_what_is_not_quite_a_token_opens_nothing(site: AppSite, change: object) -> None:
     _, key = site.user()
     with site.browser() as http:
         token = cookie_in(log_in(http, key))[1]
@@ -215,7 +212,7 @@ def test_what_is_not_quite_a_token_opens_nothing(site: Site, change: object) -> 
     assert token[20:] not in answer.text
 
 
-def test_a_key_in_the_header_is_taken_before_the_session(site: Site) -> None:
+def test_a_key_in_the_header_is_taken_before_the_session(site: AppSite) -> None:
     _, key = site.user()
     other, others_key = site.user()
 
@@ -225,22 +222,6 @@ def test_a_key_in_the_header_is_taken_before_the_session(site: Site) -> None:
 
     assert wrong == 401
     assert right["name"] == other
-
-
-def test_neither_the_database_nor_the_log_has_a_token(site: Site) -> None:
-    _, key = site.user()
-    with site.browser() as http:
-        answer = log_in(http, key)
-        secret = cookie_in(answer)[1][20:]
-        keep(http, answer)
-        assert who(http)
-
-    folder = Path(site.database.settings["WARPCALL_DATA_DIR"])
-    stored = b"".join(file.read_bytes() for file in folder.glob("warpcall.sqlite3*"))
-    assert b"ws_" not in stored
-    assert secret.encode() not in stored
-    assert secret not in (log := log_of(site.server))
-    assert key[12:] not in log
 
 
 @pytest.mark.parametrize(
@@ -257,7 +238,7 @@ def test_neither_the_database_nor_the_log_has_a_token(site: Site) -> None:
     ],
 )
 def test_a_form_that_is_none_is_refused(
-    site: Site, content: bytes, media: str, status: int
+    site: AppSite, content: bytes, media: str, status: int
 ) -> None:
     with site.browser() as http:
         answer = http.post("/login", content=content, headers={"content-type": media})
@@ -266,25 +247,14 @@ def test_a_form_that_is_none_is_refused(
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_a_server_without_keys_needs_no_session(server: Server) -> None:
-    with httpx.Client(base_url=server.url) as http:
-        answers = [
-            log_in(http, "anything", next="/v1/jobs"),
-            http.post("/logout"),
-            http.post("/logout-everywhere"),
-        ]
-        name = who(http)
+def test_a_server_without_keys_needs_no_session(http: httpx.Client) -> None:
+    answers = [
+        log_in(http, "anything", next="/v1/jobs"),
+        http.post("/logout"),
+        http.post("/logout-everywhere"),
+    ]
+    name = who(http)
 
     assert [answer.headers["location"] for answer in answers] == ["./v1/jobs", "./", "./"]
     assert not [answer for answer in answers if "set-cookie" in answer.headers]
     assert name == "local"
-
-
-def test_the_administrators_commands_name_what_is_wrong(site: Site) -> None:
-    database = site.database
-
-    assert "there is no session 'x'" in database.command("sessions", "revoke", "x", status=1)
-    assert "there is no user 'x'" in database.command("sessions", "list", "--user", "x", status=1)
-    assert "there is no user 'x'" in database.command("sessions", "revoke", "--user", "x", status=1)
-    assert "either a session or --user" in database.command("sessions", "revoke", status=2)
-    assert json.loads(database.command("sessions", "list", "--json")) is not None
