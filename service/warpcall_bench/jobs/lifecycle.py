@@ -192,7 +192,8 @@ def end_job(
     job.detail = detail
     job.finished_ms = now_ms()
     job.state = state
-    job_uploads.release_job(session, job)
+    problem_number, job.problem_number = job.problem_number, None  # other jobs may still name it
+    job_uploads.release_job(session, job.number, problem_number)
     data = {"state": state, "exit_class": exit_class, "detail": detail}
     append_event(session, job, "state", data)
 

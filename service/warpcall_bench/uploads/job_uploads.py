@@ -119,15 +119,17 @@ def hidden_problems(session: Session, caller: Caller) -> set[int]:
     return {*session.scalars(hidden)}
 
 
-def release_job(session: Session, job: Job) -> None:
-    """Erase what only this job, which has ended, still needed."""
+def release_job(session: Session, job_number: int, problem_number: int | None) -> None:
+    """Erase what only this job, which has ended, still needed.
+
+    Args:
+        problem_number: of its problem, which its row names no more.
+    """
     numbers = session.scalars(
-        sa.select(JobUpload.upload_number).where(JobUpload.job_number == job.number)
+        sa.select(JobUpload.upload_number).where(JobUpload.job_number == job_number)
     ).all()
     if numbers:
-        session.execute(sa.delete(JobUpload).where(JobUpload.job_number == job.number))
+        session.execute(sa.delete(JobUpload).where(JobUpload.job_number == job_number))
         IMPLEMENTATIONS.erase(session, numbers)
-    if job.problem_number is not None:
-        number, job.problem_number = job.problem_number, None
-        session.flush()
-        PROBLEMS.erase(session, [number])
+    if problem_number is not None:
+        PROBLEMS.erase(session, [problem_number])
