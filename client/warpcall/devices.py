@@ -1,4 +1,4 @@
-"""The types of `GET /v1/devices`: the server's devices and what they did in the last hour."""
+"""The types of `GET /v1/devices`: the servers' devices and what they did in the last hour."""
 
 from __future__ import annotations
 
@@ -70,12 +70,17 @@ class Device(Payload):
     step_s: float
     """Length of a step in seconds."""
     steps: list[DeviceStep] = field(repr=False)  # some 360 of them
-    """Steps of the last hour in which something happened or was read, the earliest first."""
+    """Steps of the last hour in which something happened or was read, the earliest first. Of another
+    server's device they begin when the server that answers began to read its heartbeats."""
+    node: str = ""
+    """Id of its server, as in Node; empty from older servers."""
+    host: str = ""
+    """Host name of its server's machine; empty from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceList(Payload):
-    """The server's devices."""
+    """The devices of all servers that share a database, whichever of them answers."""
 
     devices: list[Device]
-    """All of them, in any state."""
+    """All of them, in any state: those of the server that answers first."""

@@ -101,7 +101,7 @@ def create_app(
     for router in (
         kernels.kernels(engine),
         kernels.ops(),
-        devices.devices(engine),
+        devices.devices(engine, membership),
         install.install(),
         me.me(settings, engine, limits),
         cluster_health(report),

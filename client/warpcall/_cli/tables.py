@@ -325,11 +325,13 @@ def lanes_table(health: Health) -> Table:
 def loads_table(devices: Iterable[Device]) -> Table:
     """A table of what devices do now, for a terminal of 80 columns."""
     rows = []
+    devices = [*devices]
+    hosts = _hosts(devices)
     for device in devices:
         last = _last_reading(device)
         rows.append(
             (
-                device.name,
+                hosts[device.node] + device.name,
                 device.label.removeprefix(f"{device.name} (").removesuffix(")") or "not ready yet",
                 device.state,
                 "" if last is None or last.load is None else f"{last.load:.0%}",
@@ -352,6 +354,21 @@ def _used(reading: DeviceReading) -> str:
     return f"{used} of {whole}"
 
 
+def _hosts(devices: Iterable[Device]) -> dict[str, str]:
+    """By server, what stands before the names of its devices: its host if there are several servers.
+
+    Servers on one host also have the beginning of their ids.
+    """
+    known = {device.node: device.host for device in devices}
+    if len(known) == 1:
+        return dict.fromkeys(known, "")
+    seen = [*known.values()]
+    return {
+        node: f"{host} " if seen.count(host) == 1 else f"{host} {node[:4]} "
+        for node, host in known.items()
+    }
+
+
 def devices_table(devices: Iterable[Device]) -> Table:
     """A table of devices: the last reading of each, and sums over the last hour.
 
@@ -359,6 +376,8 @@ def devices_table(devices: Iterable[Device]) -> Table:
     """
     columns = ("device", "state", "load", "memory", "MHz", "W", "°C", "calls", "blocks", "remarks")
     rows = []
+    devices = [*devices]
+    hosts = _hosts(devices)
     for device in devices:
         last = _last_reading(device)
         cells: tuple[str, ...] = ("",) * 5
@@ -373,7 +392,7 @@ def devices_table(devices: Iterable[Device]) -> Table:
             )
         rows.append(
             (
-                device.label or device.name,
+                hosts[device.node] + (device.label or device.name),
                 device.state,
                 *cells,
                 sum(step.calls for step in device.steps),

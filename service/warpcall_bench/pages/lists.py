@@ -39,11 +39,13 @@ def queue_page(
     latest = answers.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
     recent = [job for job in latest if job.finished_at][:LATEST]
     running = [entry for entry in queue.entries if entry.position == 0]
-    here = {entry.device: entry for entry in running if entry.node == servers.own}
+    at = {(entry.node, entry.device): entry for entry in running}
     return render(
         "now.html",
         view,
-        devices=[replace(one, job=here.get(one.status.name)) for one in devices],
+        devices=[
+            replace(one, job=at.get((one.node or servers.own, one.status.name))) for one in devices
+        ],
         queue=queue,
         MOST_ENTRIES=MOST_ENTRIES,
         answer=_answer(view.caller.name, queue, devices),

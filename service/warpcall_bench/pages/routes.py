@@ -36,7 +36,7 @@ from warpcall_bench.pages.lists import abilities, jobs_page, queue_page
 from warpcall_bench.pages.shared import From, Ratios, shared_routes
 from warpcall_bench.pages.shown import servers
 from warpcall_bench.pages.sortable import find_of, sort_of
-from warpcall_bench.pages.strips import strips
+from warpcall_bench.pages.strips import remote_strips, strips
 from warpcall_bench.pages.view import View, page, streamed_page
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.summaries.routes import DeviceName
@@ -82,7 +82,7 @@ def pages(
     async def now(request: Request, caller: CurrentCaller) -> Response:
         devices = jobs.scheduler.devices
         known = servers(nodes)
-        strip = strips(engine)
+        strip = [*strips(engine), *remote_strips(nodes)]
         able = abilities(engine, upload_status())
         text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known, able)
         return page(request, text)

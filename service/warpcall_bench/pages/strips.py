@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import cast
 
+from warpcall.devices import Device
 from warpcall.jobs import QueueEntry
 from warpcall_bench.drawing.numbers import count, nbytes, percent
-from warpcall_service.extension import Engine
+from warpcall_service.extension import Engine, Nodes
 from warpcall_service.lanes.activity import STEP_S, STEPS, ActivityStep
 from warpcall_service.lanes.device_reading import Reading
-from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.lanes.status import LaneStatus, State
 
 PARTS = 12  # of the hour, in the table
 MOST_GAP = 3  # steps without a reading over which a line goes on
@@ -68,6 +73,7 @@ class DeviceStrip:
         lines: paths of the load and of the memory in a square of 100, by name.
         throttled: reasons with the seconds for which they were seen.
         others: the largest number of other processes.
+        node: id of its server, if that is another one.
         parts: the table below the strip, the latest first; those in which nothing happened and
             nothing was read are left out.
     """
@@ -84,11 +90,52 @@ class DeviceStrip:
     others: int
     parts: list[Part]
     is_gpu: bool
+    node: str = ""
 
 
 def strips(engine: Engine) -> list[DeviceStrip]:
     """All devices of this server, without their jobs."""
     return [strip(lane.status(), lane.activity.last_hour()) for lane in engine.all_lanes]
+
+
+def remote_strips(nodes: Nodes) -> list[DeviceStrip]:
+    """All devices of the other servers, without their jobs."""
+    return [_remote(device) for device in nodes.remote_devices()]
+
+
+def _remote(device: Device) -> DeviceStrip:
+    now_s = time.time()
+    steps = [
+        ActivityStep(
+            min(
+                0, math.ceil((datetime.fromisoformat(step.started_at).timestamp() - now_s) / STEP_S)
+            ),
+            step.calls,
+            step.calls_s,
+            step.blocks_s,
+            None if step.reading is None else Reading(**step.reading.to_dict()),
+        )
+        for step in device.steps
+    ]
+    status = LaneStatus(
+        device.name,
+        cast(State, device.state),
+        device.reason,
+        warming=False,
+        device=device.label,
+        pid=None,
+        restarts=device.restarts,
+        last_restart="",
+        last_restart_ms=0,
+        queued=device.queued,
+        in_flight=device.in_flight,
+        plan_requests=0,
+        arena_used=0,
+        arena_free=0,
+        arena_waiting=0,
+    )
+    hour = [step for step in steps if step.number > -STEPS]
+    return replace(strip(status, hour), node=device.node)
 
 
 def strip(status: LaneStatus, steps: Sequence[ActivityStep]) -> DeviceStrip:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from fastapi import APIRouter, Response
 
@@ -13,20 +14,34 @@ from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.lanes.activity import STEP_S, ActivityStep
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.remote_devices import written
 from warpcall_service.store.times import moment, now_ms
 
 
-def devices(engine: LocalEngine) -> APIRouter:
+def devices(engine: LocalEngine, membership: Membership) -> APIRouter:
     """The route that lists devices."""
     router = APIRouter(prefix="/v1/devices", tags=["devices"])
 
     @router.get("", response_model=DeviceList)
     async def list_devices(caller: CurrentCaller) -> Response:
-        """The devices of this server with their last hour, which is the same for all users."""
-        found = DeviceList(devices=[_device(lane) for lane in engine.all_lanes])
+        """The devices of all servers that share a database, with their last hour.
+
+        They are the same for all users. Those of the server that answers come first.
+        """
+        own = [
+            replace(_device(lane), node=membership.id, host=membership.host)
+            for lane in engine.all_lanes
+        ]
+        found = DeviceList(devices=[*own, *membership.remote_devices()])
         return answered(found)
 
     return router
+
+
+def for_heartbeat(engine: LocalEngine) -> list[dict[str, Any]]:
+    """What a heartbeat says of this server's devices."""
+    return written([(_device(lane), lane.activity.numbers()) for lane in engine.all_lanes])
 
 
 def _device(lane: Lane) -> Device:

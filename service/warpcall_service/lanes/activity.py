@@ -83,6 +83,11 @@ class Activity:
             if step.number > current - STEPS
         ]
 
+    def numbers(self) -> list[int]:
+        """The numbers of the steps of `last_hour`, as `ActivityStep` has them."""
+        current = self._number()
+        return [step.number for step in self._steps if step.number > current - STEPS]
+
     def _number(self) -> int:
         return int(time.monotonic() / STEP_S)
 

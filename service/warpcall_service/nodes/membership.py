@@ -26,12 +26,14 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from warpcall import __version__
+from warpcall.devices import Device
 from warpcall.nodes import Node, NodeList, NodeState
 from warpcall_service.formats.payloads import checked
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.status import CLOSED
 from warpcall_service.nodes import registry
 from warpcall_service.nodes.registry import Beat
+from warpcall_service.nodes.remote_devices import RemoteDevices
 from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
 from warpcall_service.nodes.tables import HOST_LENGTH, NodeRow
 from warpcall_service.store.database import Store, StoreError
@@ -60,6 +62,9 @@ class Membership:
 
     Attributes:
         identity: of this server.
+        host: name of this server's machine.
+        devices: returns this server's devices for the others, as `remote_devices.written`; set
+            before it is known.
         report: returns the health of this server, for the others; set before it is known.
         id: of this server, for the whole life of its process.
     """
@@ -76,14 +81,16 @@ class Membership:
     ) -> None:
         self.identity = identity
         self.report: Callable[[], dict[str, Any]] | None = None
+        self.devices: Callable[[], list[dict[str, Any]]] | None = None
         self._reports: dict[str, dict[str, Any]] = {}
+        self._remote = RemoteDevices()
         try:
             self.id = identity.acquire()
         except IdentityUnavailable:  # the scheduler says so in the log
             self.id = secrets.token_hex(8)
         self._engine = engine
         self._url = url
-        self._host = socket.gethostname()[:HOST_LENGTH]
+        self.host = socket.gethostname()[:HOST_LENGTH]
         self._is_stopping = is_stopping
         self._threads = StoreThreads(store, 1) if supervised or store.path is None else None
         self._others: dict[str, Node] = {}
@@ -126,6 +133,15 @@ class Membership:
             read_s_ago=0.0 if self._threads is None else time.monotonic() - self._read_at,
             nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
         )
+
+    def remote_devices(self) -> list[Device]:
+        """The devices of the other servers that run."""
+        return [
+            device
+            for node in self._others.values()
+            if node.gone_since is None
+            for device in self._remote.of(node.id)
+        ]
 
     def reports(self) -> dict[str, dict[str, Any]]:
         """The health of the other servers that run, by id, as they wrote it."""
@@ -214,8 +230,12 @@ class Membership:
 
     async def _beat(self, threads: StoreThreads) -> None:
         first = not self._registered
-        facts = json.dumps({**self._facts(), **({"health": self.report()} if self.report else {})})
-        beat = Beat(self.id, self._url, self._host, facts, self.is_draining, first)
+        facts = self._facts()
+        if self.report is not None:
+            facts["health"] = self.report()
+        if self.devices is not None:
+            facts["devices"] = self.devices()
+        beat = Beat(self.id, self._url, self.host, json.dumps(facts), self.is_draining, first)
         began = time.monotonic()
         now, rows = await threads.write(
             lambda session: registry.write_beat(session, beat), deadline_s=DEADLINE_S
@@ -224,6 +244,9 @@ class Membership:
         others = [row for row in rows if row.id != self.id]
         self._reports = {row.id: found for row in others if (found := _report(row))}
         self._others = {row.id: _node(row, now) for row in others}
+        for row in others:
+            self._remote.note(row.id, row.host, json.loads(row.facts).get("devices"))
+        self._remote.forget_others(self._others)
         self._absent -= self._others.keys()
         self._drained = any(row.drained for row in rows if row.id == self.id)
         async with self._was_read:
@@ -236,7 +259,7 @@ class Membership:
             NodeRow(
                 id=self.id,
                 url=self._url,
-                host=self._host,
+                host=self.host,
                 facts=json.dumps(self._facts()),
                 draining=self.is_draining,
                 started_ms=self._started_ms,

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from warpcall_service.api.cluster_health import ClusterReport
+from warpcall_service.api.devices import for_heartbeat
 from warpcall_service.app import create_app
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
@@ -87,6 +88,7 @@ async def application(
             settings, engine, account_sync, membership, parts, stopping, live, report
         )
         membership.report = own.for_others
+        membership.devices = lambda: for_heartbeat(engine)
         yield Application(gateway, account_sync, membership)
 
 

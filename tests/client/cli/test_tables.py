@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from tests.client.implementations.scripted_lab import RESULTS, row
 from tests.client.job_answers import JOB
@@ -105,6 +107,30 @@ def test_what_top_shows_fits_into_80_columns(capsys: pytest.CaptureFixture[str])
     assert "> bac0a87aa76b benedict" in " ".join(shown.split())
     for text in ("120/1000", "1.9 h left", "running, low"):
         assert text in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("table", [loads_table, devices_table])
+def test_devices_of_several_servers_are_shown_with_their_hosts(
+    table: Callable[[list[Device]], Table], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def device(node: str, host: str) -> Device:
+        return Device(
+            name="cpu", label="cpu (x)", state="ready", reason="", queued=0, in_flight=0,
+            restarts=0, step_s=10.0, steps=[], node=node, host=host,
+        )  # fmt: skip
+
+    console = Console(width=80)
+    for devices in (
+        [device("aaaa1", "one"), device("bbbb1", "two")],
+        [device("aaaa1", "one"), device("bbbb1", "one")],
+        [device("aaaa1", "one")],
+    ):
+        console.print(table(devices))
+
+    shown = capsys.readouterr().out.splitlines()
+    begins = [line.partition(" cpu")[0].strip() for line in shown if "cpu" in line]
+    assert begins[:4] == ["one", "two", "one aaaa", "one bbbb"]
+    assert shown[-1].startswith("cpu")
 
 
 def test_devices_are_shown_without_columns_that_are_empty(
