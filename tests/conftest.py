@@ -57,7 +57,6 @@ LONG = (
     "service/jobs/test_job_fences",
     "service/launchers/test_kubernetes",
     "service/calls/test_mutated_requests",
-    "forms/test_admin",
     "forms/test_forms_browser",
     "service/store/test_trouble",
     "kernels/test_ops",
