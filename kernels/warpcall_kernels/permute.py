@@ -44,7 +44,7 @@ DTYPES = (
     *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
     *(torch.float8_e8m0fnu, torch.complex64, torch.complex128),
 )
-MAX_DIMS = 12
+MAX_DIMS = 64  # as many as torch's own operations take
 
 
 def _launch(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -103,7 +103,7 @@ def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
     Exact: bits are moved. Needs no device memory but the result.
 
     Args:
-        x: at most 12 dims, any dtype of 1, 2, 4, 8 or 16 bytes, any strides.
+        x: at most 64 dims, any dtype of 1, 2, 4, 8 or 16 bytes, any strides.
         dims: for each dim of the result the dim of x that it is; negatives count from the end.
 
     Returns:
@@ -161,6 +161,8 @@ CASES = (
     _case("tiny matrices of columns", (4, 4, 501), (2, 1, 0), torch.float32, layout="transposed"),
     _case("six dims reversed", (2, 3, 4, 3, 2, 5), (5, 4, 3, 2, 1, 0), torch.int64),
     _case("twelve dims", (2,) * 12, (11, 0, 10, 1, 9, 2, 8, 3, 7, 4, 6, 5), torch.uint16),
+    _case("thirteen qubits", (2,) * 13, (5, 12, 3, 8, 0, 10, 6, 1, 11, 4, 9, 2, 7), torch.complex64),
+    _case("dims of size 1", (1, 3, *(1,) * 60, 5, 1), (*range(63, -1, -1),), torch.int16),
     _case("complex64", (6, 10), (1, 0), torch.complex64),
     _case("complex128", (6, 5, 4), (2, 0, 1), torch.complex128),
     _case("fp8", (20, 33), (1, 0), torch.float8_e4m3fn),
@@ -289,7 +291,7 @@ OP = Op(
     reference=permute_reference,
     infer=_infer,
     bytes_moved=_bytes_moved,
-    inputs=(Input("x", DTYPES, "[...]", "what is reordered, of up to 12 dims"),),
+    inputs=(Input("x", DTYPES, "[...]", f"what is reordered, of up to {MAX_DIMS} dims"),),
     outputs=(Output("out", "x.shape by dims", "the dims of x in the order of `dims`"),),
     equivalent="x.permute(dims).contiguous()",
     cases=CASES,

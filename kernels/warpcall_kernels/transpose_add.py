@@ -41,7 +41,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 COMPLEX = (torch.complex64, torch.complex128)
 DTYPES = (*FLOATS, *INTEGERS, *COMPLEX)
-MAX_BATCH_DIMS = 10
+MAX_BATCH_DIMS = 62  # with the other two, as many as torch's own operations take
 
 
 @functools.lru_cache(maxsize=4096)
@@ -206,6 +206,8 @@ CASES = (
     _case(
         "tiny matrices, a broadcasts", (4, 1, 5, 3), (4, 70, 3, 5), layouts=("strided", "offset")
     ),
+    _case("many batch dims", (2,) * 6 + (1,) + (2,) * 5, (2,) * 3 + (1,) + (2,) * 7, torch.float16),
+    _case("batch dims of size 1", (*(1,) * 30, 3, *(1,) * 30, 4, 5), (5, 4)),
     _case("a transposed", (17, 30), (30, 17), layouts=("transposed", "contiguous")),
     _case("b transposed", (17, 30), (30, 17), layouts=("contiguous", "transposed")),
     _case("strided", (17, 30), (30, 17), torch.bfloat16, layouts=("strided", "strided")),

@@ -219,10 +219,10 @@ class AsyncOps(ABC):
 
         Equivalent to `x.permute(dims).contiguous()`.
 
-        Limits: at most 12 dims.
+        Limits: at most 64 dims.
 
         Args:
-            x: [...]; what is reordered, of up to 12 dims. Dtypes: bool, uint8, int8, uint16, int16,
+            x: [...]; what is reordered, of up to 64 dims. Dtypes: bool, uint8, int8, uint16, int16,
                 uint32, int32, uint64, int64, float16, bfloat16, float32, float64, float8_e4m3fn,
                 float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, complex64.
             dims: for each dim of the result the dim of x that it is, such as 1,0; negatives count
@@ -248,7 +248,7 @@ class AsyncOps(ABC):
 
         Equivalent to `a.transpose(-1, -2) + b`.
 
-        Limits: at most 10 batch dims.
+        Limits: at most 62 batch dims.
 
         Args:
             a: [..., H, W]; what is transposed. Dtypes: float16, bfloat16, float32, float64, int64,
