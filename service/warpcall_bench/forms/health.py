@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from warpcall.health import ClusterHealth, ServerHealth
 from warpcall.nodes import Node
 from warpcall_bench.forms.admin import require_admin
+from warpcall_bench.pages.shown import Servers
 from warpcall_bench.pages.view import View, page, render
 from warpcall_service.extension import Report
 from warpcall_service.http.caller import CurrentCaller
@@ -23,7 +24,7 @@ class Trouble:
 
     Attributes:
         level: of its badge.
-        host: name of the server's machine.
+        host: names the server for readers.
     """
 
     name: str
@@ -36,9 +37,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server; its health is None if it is not known."""
+    """A server; its health is None if it is not known. `host` names it for readers."""
 
     node: Node
+    host: str
     level: str
     health: ServerHealth | None
 
@@ -57,15 +59,16 @@ class HealthShown:
     @classmethod
     def of(cls, health: ClusterHealth) -> HealthShown:
         """The health of the servers: failed checks first, servers that run first."""
+        hosts = Servers("", health.nodes).hosts
         troubles = [
-            Trouble(one.name, one.state, LEVELS[one.state], one.text, one.advice, node.host)
+            Trouble(one.name, one.state, LEVELS[one.state], one.text, one.advice, hosts[node.id])
             for node in health.nodes
             if node.id in health.servers
             for one in health.servers[node.id].checks
             if one.state in LEVELS
         ]
         servers = [
-            Server(node, NODE_LEVELS[node.state], health.servers.get(node.id))
+            Server(node, hosts[node.id], NODE_LEVELS[node.state], health.servers.get(node.id))
             for node in health.nodes
         ]
         return cls(

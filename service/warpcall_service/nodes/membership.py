@@ -131,14 +131,14 @@ class Membership:
         return NodeList(
             node=self.id,
             read_s_ago=0.0 if self._threads is None else time.monotonic() - self._read_at,
-            nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
+            nodes=sorted(found, key=_age),
         )
 
     def remote_devices(self) -> list[Device]:
-        """The devices of the other servers that run."""
+        """The devices of the other servers that run, in the order in which these started."""
         return [
             device
-            for node in self._others.values()
+            for node in sorted(self._others.values(), key=_age)
             if node.gone_since is None
             for device in self._remote.of(node.id)
         ]
@@ -298,6 +298,11 @@ class Membership:
             else:
                 log.info("this server can tell the others again that it is alive")
         self._trouble = trouble
+
+
+def _age(node: Node) -> tuple[str, str]:
+    """The order of servers: that in which they started."""
+    return node.started_at, node.id
 
 
 def _report(row: NodeRow) -> dict[str, Any] | None:

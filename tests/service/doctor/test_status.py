@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -77,4 +78,6 @@ def test_any_server_shows_the_health_of_all(postgres: Postgres, tmp_path: Path) 
     }
     assert all(server["devices"][0]["state"] == "ready" for server in found.values())
     assert all(str(tmp_path / name) in page for name in "ab")
+    for server in (one, two):
+        assert f"{socket.gethostname()}:{server.url.rpartition(':')[2]} <span" in page
     assert "health" not in nodes[0], "every user may read it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,18 @@ def test_servers_that_are_no_longer_known_and_older_ones_have_no_devices() -> No
 @pytest.mark.slow  # starts servers
 def test_every_server_lists_the_devices_of_all(postgres: Postgres, tmp_path: Path) -> None:
     database = new_postgresql(postgres, tmp_path)
-    folders = [{**database.settings, "WARPCALL_DATA_DIR": str(tmp_path / name)} for name in "ab"]
+    folders = [{**database.settings, "WARPCALL_DATA_DIR": str(tmp_path / name)} for name in "abc"]
 
     def devices(url: str) -> list[dict[str, Any]]:
         return list(httpx.get(f"{url}/v1/devices").json()["devices"])
 
-    with running_server(folders[0]) as one, running_server(folders[1]) as two:
-        own = {url: httpx.get(f"{url}/v1/nodes").json()["node"] for url in (one.url, two.url)}
+    with (
+        running_server(folders[0]) as one,
+        running_server(folders[1]) as two,
+        running_server(folders[2]) as three,
+    ):
+        urls = one.url, two.url, three.url
+        own = {url: httpx.get(f"{url}/v1/nodes").json()["node"] for url in urls}
         with httpx.Client(base_url=two.url) as http:
             assert well(http).status_code == 200
 
@@ -90,15 +96,20 @@ def test_every_server_lists_the_devices_of_all(postgres: Postgres, tmp_path: Pat
             return any(step["calls"] for device in theirs for step in device["steps"])
 
         until(is_known)
-        until(lambda: len(devices(two.url)) == 2)
+        until(lambda: all(len(devices(url)) == 3 for url in urls))
         found = {url: devices(url) for url in own}
+        orders = set()
+        for _ in range(20):  # heartbeats come in another order each time
+            orders.add(tuple(device["node"] for device in devices(one.url)))
+            time.sleep(0.15)
         page = httpx.get(one.url).text
 
     for url, listed in found.items():
         assert listed[0]["node"] == own[url]
         assert {device["node"] for device in listed} == {*own.values()}
         assert all(device["host"] for device in listed)
-    assert page.count('<section class="device">') == 2
+    assert page.count('<section class="device">') == 3
+    assert orders == {tuple(own[url] for url in urls)}
     assert all(f"on {host}" in page for host in hosts(own))
 
 
