@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from warpcall_kernels._isin.plan import DTYPES, check_dtypes, plan
+from warpcall_kernels._isin.plan import TAKEN, UNSIGNED, check_dtypes, plan
 from warpcall_kernels._isin.rule import NARROW, WIDE
 from warpcall_kernels._isin.table import SetPlan
 from warpcall_kernels._transpose.contiguous import contiguous
@@ -46,6 +47,7 @@ from warpcall_kernels.op.declaration import (
     Size,
     TensorLike,
     TunedConstants,
+    dtype_name,
 )
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, layout_key, runs_kernel
@@ -61,6 +63,7 @@ def isin_reference(
     promotes. Two integers that round to the same float would then be found in any set that is large
     enough to be sorted.
     """
+    elements, test_elements = _without_unsigned(elements, test_elements)
     common = torch.promote_types(elements.dtype, test_elements.dtype)
     exact = torch.float32 if common.itemsize == 2 and common.is_floating_point else common
     exact = torch.uint8 if common == torch.bool else exact
@@ -68,10 +71,26 @@ def isin_reference(
     return torch.isin(a, b.reshape(-1), invert=invert)
 
 
+def _without_unsigned(elements: Tensor, test_elements: Tensor) -> tuple[Tensor, Tensor]:
+    """Tensors of the `DTYPES` that are equal where these are, in the common dtype that numpy has for
+    uint16, uint32 and uint64: torch has none.
+    """
+    dtypes = elements.dtype, test_elements.dtype
+    if UNSIGNED.keys().isdisjoint(dtypes):
+        return elements, test_elements
+    # numpy has no bfloat16. With these integers it would become as wide as float16 does.
+    names = (dtype_name(d).replace("bfloat16", "float16") for d in dtypes)
+    common = getattr(torch, np.promote_types(*names).name)
+    same_bits = UNSIGNED.get(common, common)
+    return elements.to(common).view(same_bits), test_elements.to(common).view(same_bits)
+
+
 def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    elements, test_elements = contiguous(elements), contiguous(_without_repeats(test_elements))
+    check_dtypes(elements, test_elements)
+    elements, test_elements = _without_unsigned(elements, _without_repeats(test_elements))
+    elements, test_elements = contiguous(elements), contiguous(test_elements)
     planned = plan(layout_key(elements), layout_key(test_elements), invert)
     if elements.device != test_elements.device:
         raise InvalidInput(
@@ -127,8 +146,8 @@ def isin(
 ) -> Tensor:
     """Say of each element whether it is among the test elements.
 
-    Both are promoted to their common dtype first (`torch.promote_types`), so int64 against fp32
-    compares what the integers round to. NaN is in nothing, -0.0 equals 0.0, and nothing is in an
+    Both are promoted to their common dtype first (`torch.promote_types`, or `numpy.promote_types`
+    with uint16, uint32 or uint64), so int64 against fp32 compares what the integers round to. NaN is in nothing, -0.0 equals 0.0, and nothing is in an
     empty set. Nothing here waits for the GPU, so that it can be captured in a CUDA graph. Beside
     the result, many test elements need device memory for a set: see the limits of `OP`.
 
@@ -229,6 +248,9 @@ CASES = (
     _small("2000 fp16", (2001,), 2000, torch.float16, values="special"),
     _small("2000 bf16 in i16", (2001,), 2000, torch.bfloat16, torch.int16),
     _small("2000 u8 in i8", (2001,), 2000, torch.uint8, torch.int8),
+    _small("2000 u16", (2001,), 2000, torch.uint16, high=1 << 16),
+    _small("300 u32", (1000,), 300, torch.uint32, high=1 << 31),
+    _small("2000 u64 in i64", (501,), 2000, torch.uint64, torch.int64, high=10_000),
     _small("2000 bool", (1200,), 1100, torch.bool, values="normal"),
     _small("5000 i32, several programs", (17_500,), 5000, torch.int32, high=40_000),
     _small("5000 i64, several programs", (17_500,), 5000, torch.int64, values="normal"),
@@ -316,8 +338,8 @@ OP = Op(
     infer=_infer,
     bytes_moved=_bytes_moved,
     inputs=(
-        Input("elements", tuple(DTYPES), "[...]", "what is looked for"),
-        Input("test_elements", tuple(DTYPES), "[...]", "the set it is looked for in"),
+        Input("elements", TAKEN, "[...]", "what is looked for"),
+        Input("test_elements", TAKEN, "[...]", "the set it is looked for in"),
     ),
     outputs=(
         Output("out", "as elements", "bool: whether each element is in the set", dtype=torch.bool),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 import triton.language as tl
@@ -15,7 +16,7 @@ from tests.kernels.isin.forced import by_comparison, leave_out_shared, planned_s
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule
-from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.plan import DTYPES, TAKEN, launches
 from warpcall_kernels._isin.rule import MOST_MARKED, Variant
 from warpcall_kernels._isin.table import Table, factor_of
 from warpcall_kernels.isin import isin, isin_reference, run_plan
@@ -277,6 +278,49 @@ def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
     else:
         assert whole.slots >= 4 * n or (whole.kind == "bits" and whole.slots * 32 == 1 << 32)
         assert workspace <= max(32 * word, 8.5 * n * dtype.itemsize) + 128
+
+
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+@pytest.mark.parametrize("other", [d for d in TAKEN if d != torch.bfloat16])
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_unsigned_integers_are_compared_in_the_common_dtype_of_numpy(
+    dtype: torch.dtype, other: torch.dtype, device: str
+) -> None:
+    def edges(dtype: torch.dtype) -> Tensor:
+        if dtype == torch.bool:
+            return torch.tensor([False, True], device=device)
+        if dtype.is_floating_point:
+            values = [-1.0, 0.0, 1.0, 65504.0, 2.0**32, 2.0**63, 2.0**64]
+            return torch.tensor(values, dtype=torch.float64, device=device).to(dtype)
+        limits = torch.iinfo(dtype)
+        values = [
+            limits.min,
+            0,
+            1,
+            limits.max // 2,
+            limits.max // 2 + 1,
+            limits.max - 1,
+            limits.max,
+        ]
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    for x, test in ((edges(dtype), edges(other)), (edges(other), edges(dtype))):
+        found = isin(x, test)
+
+        a, b = x.cpu().numpy(), test.cpu().numpy()
+        common = np.promote_types(a.dtype, b.dtype)  # np.isin leaves it out for few test elements
+        assert found.tolist() == np.isin(a.astype(common), b.astype(common)).tolist()
+        assert torch.equal(isin_reference(x, test), found)
+
+
+def test_bf16_becomes_as_wide_as_fp16_beside_unsigned_integers(device: str) -> None:
+    x = torch.tensor([257, 256, 65535], dtype=torch.uint16, device=device)
+
+    found = isin(x, torch.tensor([257.0, 65535.0], dtype=torch.bfloat16, device=device))
+
+    assert found.tolist() == [False, True, False]  # they are 256 and 65536 in bf16
 
 
 def test_complex_numbers_are_refused() -> None:

@@ -126,9 +126,9 @@ class Ops(ABC):
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,
-                float16, bfloat16, float32, float64.
+                float16, bfloat16, float32, float64, uint16, uint32, uint64.
             test_elements: [...]; the set it is looked for in. Dtypes: bool, uint8, int8, int16,
-                int32, int64, float16, bfloat16, float32, float64.
+                int32, int64, float16, bfloat16, float32, float64, uint16, uint32, uint64.
             assume_unique: accepted for torch's sake, without effect.
             invert: say whether each element is not in the set.
             timeout_s: seconds that this call may take, its retries included; None means the

@@ -178,11 +178,20 @@ DTYPES = {
 }
 
 
+# Unsigned integers that torch hardly computes with, and what has the same bits.
+UNSIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+TAKEN = (*DTYPES, *UNSIGNED)
+
+
 def check_dtypes(elements: TensorLike, test_elements: TensorLike) -> None:
-    """Raise InvalidInput unless both have one of the `DTYPES`."""
+    """Raise InvalidInput unless both have a dtype that is `TAKEN`."""
     for name, t in (("elements", elements), ("test_elements", test_elements)):
-        if t.dtype not in DTYPES:
-            allowed = ", ".join(map(dtype_name, DTYPES))
+        if t.dtype not in TAKEN:
+            allowed = ", ".join(map(dtype_name, TAKEN))
             raise InvalidInput(name, f"{name} must be one of {allowed}, got {dtype_name(t.dtype)}")
 
 
