@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import sessions, users
 from warpcall_service.extension import load_settings
-from warpcall_service.identity import Role
+from warpcall_service.identity import ROLES, Role
 from warpcall_service.settings import SettingsError
 from warpcall_service.store.database import Store, StoreError
 
@@ -91,12 +91,13 @@ def enable_user(name: UserName) -> None:
 def create_key(
     user: UserName,
     role: Annotated[
-        Role,
+        Role | None,
         typer.Option(
             help="Rights of the key: call runs ops; bench also runs jobs; upload also uploads "
-            "implementations; admin also reads metrics and the jobs of others."
+            "implementations; admin also reads metrics and the jobs of others. By default it is "
+            "call; on a terminal, the command asks for the role of the first key."
         ),
-    ] = "call",
+    ] = None,
     expires_in: Annotated[
         str | None,
         typer.Option(
@@ -107,6 +108,8 @@ def create_key(
     as_json: Json = False,
 ) -> None:
     """Create a key and print it. It cannot be shown again: the server stores only a hash."""
+    if role is None:
+        role = _asked_role() if _is_first_key() else "call"
     with _changing() as session:
         lifetime_s = None if expires_in is None else _seconds(expires_in)
         key, text = users.create_key(session, user, role, lifetime_s)
@@ -117,6 +120,31 @@ def create_key(
     else:
         typer.echo(f"a key with the role {role}, expires {made['expires']}:", err=True)
         _print_line(text)
+
+
+def _is_first_key() -> bool:
+    """Whether there is no key yet."""
+    with _reading() as session:
+        return not users.list_keys(session)
+
+
+def _asked_role() -> Role:
+    """The role of the first key, which a person at a terminal is asked for; else "call".
+
+    Without a key of an administrator nobody can use /admin, and most people want one first.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "call"
+    while True:
+        # Not by `typer.prompt`, which writes spaces to stdout, where only the key must stand.
+        typer.echo(f"role of this first key ({', '.join(ROLES)}) [admin]: ", nl=False, err=True)
+        line = sys.stdin.readline()
+        if not line:
+            raise typer.Abort
+        given = line.strip() or "admin"
+        if found := [role for role in ROLES if role == given]:
+            return found[0]
+        typer.echo(f"the role must be {', '.join(ROLES)}, got {given!r:.60}", err=True)
 
 
 @key_app.command("list")

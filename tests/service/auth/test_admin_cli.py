@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.service.databases import REVISION, Database
+from demo.server import COMMAND
+from tests.service.databases import REVISION, Database, environment
 from warpcall import __version__
 
 pytestmark = pytest.mark.slow
@@ -147,3 +153,48 @@ def test_a_user_without_a_home_is_asked_to_name_a_folder() -> None:
     assert said.startswith(
         "warpcall-server: WARPCALL_DATA_DIR must be a folder, got ~nobody-at-all"
     )
+
+
+@contextmanager
+def at_a_terminal(database: Database, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command whose standard input and error are a terminal, and the other end of that."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *words],
+        env=environment(database.settings),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(ours)
+
+
+def test_a_person_is_asked_for_the_role_of_the_first_key(sqlite: Database) -> None:
+    sqlite.command("users", "add", "ann")
+
+    with at_a_terminal(sqlite, "keys", "create", "ann") as (process, terminal):
+        os.write(terminal, b"root\nupload\n")
+        first = process.communicate(timeout=60)[0]
+        said = os.read(terminal, 10_000).decode()
+    with at_a_terminal(sqlite, "keys", "create", "ann") as (process, _):
+        second = process.communicate(timeout=60)[0]
+
+    assert "role of this first key (call, bench, upload, admin) [admin]" in said
+    assert "the role must be call, bench, upload, admin, got 'root'" in said
+    assert re.fullmatch(rb"wc_[0-9a-f]{8}_[\w-]{43}\n", first), "the question is not in the output"
+    assert second.startswith(b"wc_")
+    assert [key["role"] for key in sqlite.listed("keys", "list")] == ["upload", "call"]
+
+
+def test_a_program_is_not_asked(sqlite: Database) -> None:
+    sqlite.command("users", "add", "ann")
+
+    sqlite.command("keys", "create", "ann")
+
+    assert [key["role"] for key in sqlite.listed("keys", "list")] == ["call"]
