@@ -209,7 +209,11 @@ def test_results_are_written_to_a_file_in_each_format(
     assert "| permute x=F32[8,8] dims=1,0 | copy |" in files[1].read_text()
     assert json.loads(files[2].read_text())["id"] == measured
     assert wrong[0] == 2
-    assert "--format must be one of csv, md, json, got 'cvs'; did you mean" in wrong[2]
+    assert "--format must be one of csv, md, json, bencher, github-action-benchmark" in wrong[2]
+    tracked = warpcall("export", measured, "--format", "bencher", "-o", tmp_path / "bencher.json")
+    assert tracked[0] == 1
+    assert "has no time to track" in tracked[2]  # there is no GPU
+    assert not (tmp_path / "bencher.json").exists()
 
 
 def test_jobs_on_a_terminal_show_what_was_measured(measured: str, server: Server) -> None:

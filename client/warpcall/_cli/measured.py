@@ -31,9 +31,16 @@ from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import ago, compared_lines, history_table
 from warpcall._extras.files import replacing
 from warpcall._jobs.client import Format
+from warpcall.errors import WarpcallError
 from warpcall.jobs.results import BoardEntry, History
 
-FORMATS: dict[str, Format] = {"csv": "csv", "md": "markdown", "json": "json"}
+FORMATS: dict[str, Format] = {
+    "csv": "csv",
+    "md": "markdown",
+    "json": "json",
+    "bencher": "bencher",
+    "github-action-benchmark": "github-action-benchmark",
+}
 
 app = typer.Typer()
 
@@ -154,7 +161,8 @@ def export(
             "--format",
             metavar="|".join(FORMATS),
             help="Format of the file. Default: as the name of the file ends, and csv without one. "
-            "CSV has op, shapes, dtypes and parameters as columns.",
+            "CSV has op, shapes, dtypes and parameters as columns. Bencher takes bencher, the GitHub "
+            "action benchmark-action/github-action-benchmark the last one.",
         ),
     ] = None,
     out: Annotated[
@@ -173,6 +181,7 @@ def export(
     \b
     warpcall export ID -o results.csv
     warpcall export ID --format md
+    warpcall export ID --format bencher -o bencher.json
     """
     ending = "" if out is None else out.suffix.removeprefix(".")
     name = form or (ending if ending in FORMATS else "csv")
@@ -181,6 +190,10 @@ def export(
         raise UsageError(f"{out.parent} is not a folder")
     with Client(url) as gpu:
         data = gpu.jobs.export(id, wanted)
+    if data.strip() in (b"{}", b"[]"):  # nobody would notice a file without times
+        raise WarpcallError(
+            f"{id} has no time to track: wrong results have none, nor have kernels that no GPU ran"
+        )
     if out is None:
         _write_out(data.decode("utf-8", "replace"))
         return

@@ -25,6 +25,7 @@ from warpcall._jobs.job import (
 from warpcall._jobs.markdown import results_markdown
 from warpcall._jobs.names import is_problem
 from warpcall._jobs.parse import parse
+from warpcall._jobs.tracked import bencher, github_action_benchmark
 from warpcall._tensors import new_id
 from warpcall.errors import InvalidInput
 from warpcall.jobs import (
@@ -45,7 +46,7 @@ CREATED = (200, 201)
 SHARES_PATH = "/v1/shares"
 BOARD_PATH = "/v1/board"
 
-Format = Literal["csv", "json", "markdown"]
+Format = Literal["csv", "json", "markdown", "bencher", "github-action-benchmark"]
 """A format of a file with results."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -173,16 +174,23 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         """What the job has measured as the bytes of a file, a row for each implementation of a case.
 
         Args:
-            form: "csv", "json" or "markdown". CSV has the op, the shapes and the dtypes of each
-                case as columns.
+            form: "csv", "json", "markdown", or what other tools take: "bencher" for Bencher's
+                adapter "json", "github-action-benchmark" for its tool "customSmallerIsBetter". CSV
+                has the op, the shapes and the dtypes of each case as columns. The files of other
+                tools have the times that are a basis for a verdict.
 
         Raises:
             NotFound: there is no such job, or it is private to another user.
         """
-        if one_of(form, FORMATS, "form") == "markdown":
-            job = details_from(await self._core.get_json(path_of(id)))
-            return results_markdown(job, await results_of(self._core, id, samples=False)).encode()
-        return await self._core.get_bytes(path_of(id, f"/results?format={form}"))
+        if one_of(form, FORMATS, "form") in ("csv", "json"):
+            return await self._core.get_bytes(path_of(id, f"/results?format={form}"))
+        found = await results_of(self._core, id, samples=False)
+        if form == "bencher":
+            return bencher(found).encode()
+        if form == "github-action-benchmark":
+            return github_action_benchmark(found).encode()
+        job = details_from(await self._core.get_json(path_of(id)))
+        return results_markdown(job, found).encode()
 
     async def compare(self, a: str, b: str) -> Comparison:
         """What both jobs measured, with the ratio of the times of `b` to those of `a`."""
