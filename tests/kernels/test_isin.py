@@ -288,7 +288,7 @@ UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 def test_unsigned_integers_are_compared_in_the_common_dtype_of_numpy(
     dtype: torch.dtype, other: torch.dtype, device: str
 ) -> None:
-    def edges(dtype: torch.dtype) -> Tensor:
+    def extremes(dtype: torch.dtype) -> Tensor:
         if dtype == torch.bool:
             return torch.tensor([False, True], device=device)
         if dtype.is_floating_point:
@@ -306,7 +306,7 @@ def test_unsigned_integers_are_compared_in_the_common_dtype_of_numpy(
         ]
         return torch.tensor(values, dtype=dtype, device=device)
 
-    for x, test in ((edges(dtype), edges(other)), (edges(other), edges(dtype))):
+    for x, test in ((extremes(dtype), extremes(other)), (extremes(other), extremes(dtype))):
         found = isin(x, test)
 
         a, b = x.cpu().numpy(), test.cpu().numpy()
