@@ -35,18 +35,20 @@ def add(store: Store, op: str = "permute") -> None:
 
 
 @contextmanager
-def statements() -> Iterator[list[str]]:
-    """The statements that any engine of this process executes meanwhile."""
+def statements(store: Store) -> Iterator[list[str]]:
+    """The statements that this store executes meanwhile. Applications of other tests of this process
+    have stores of their own.
+    """
     found: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         found.append(statement)
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    sa.event.listen(store._engine, "before_cursor_execute", note)
     try:
         yield found
     finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        sa.event.remove(store._engine, "before_cursor_execute", note)
 
 
 def work(store: Store) -> Work:
@@ -87,7 +89,7 @@ def test_a_server_with_nothing_to_do_asks_one_statement_at_a_time(tmp_path: Path
             add(found.store)
             with found.store.write() as session:
                 session.scalars(sa.select(Monitor)).one().paused = True
-            with statements() as asked:
+            with statements(found.store) as asked:
                 await found.monitors._poll()
             return asked
 
