@@ -36,6 +36,7 @@ OPEN = {*HEALTH, *SHARED, "POST /login", "POST /logout", "GET /install", "GET /i
 NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
     "GET /v1/usage": "admin",
+    "GET /v1/health": "admin",
     "POST /v1/jobs": "bench",
     **dict.fromkeys(("POST /v1/jobs/preview", "POST /v1/compile-reports"), "bench"),
     "PATCH /v1/jobs/{id}": "bench",

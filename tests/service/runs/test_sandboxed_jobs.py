@@ -31,7 +31,7 @@ def permute(x, dims):
 CONNECTION = """
 import json, os, socket, stat, struct
 server = next(
-    socket.socket(fileno=os.dup(fd)) for fd in range(3, 100)
+    socket.socket(fileno=os.dup(fd)) for fd in range(3, 1024)
     if os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISSOCK(os.fstat(fd).st_mode)
 )
 def send(value):

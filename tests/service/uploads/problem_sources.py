@@ -39,7 +39,7 @@ import os, struct
 
 
 def forge(payload):
-    for fd in range(3, 64):
+    for fd in range(3, 1024):
         try:
             os.write(fd, struct.pack("<I", len(payload)) + payload)
         except OSError:

@@ -36,7 +36,7 @@ FORKS = (
 )
 FIND_SOCKET = (
     "import json, os, socket, stat, struct",
-    "sockets = [fd for fd in range(3, 100) if os.path.exists(f'/proc/self/fd/{fd}')]",
+    "sockets = [fd for fd in range(3, 1024) if os.path.exists(f'/proc/self/fd/{fd}')]",
     "sockets = [fd for fd in sockets if stat.S_ISSOCK(os.fstat(fd).st_mode)]",
 )
 
