@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.service.databases import Database
 from tests.service.job_requests import ended
 from tests.service.uploads.problem_sources import SCALE, THRICE
@@ -14,6 +16,7 @@ HTML = {"accept": "text/html"}
 MINE = "def scale(x):\n    return x + x\n"
 
 
+@pytest.mark.slow
 def test_a_problem_has_its_declaration_versions_source_and_jobs(tmp_path: Path) -> None:
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path)})
     with running_lab(database, "ann", "bob") as lab, lab.http("ann") as ann:

@@ -139,6 +139,7 @@ def test_a_link_keeps_the_filter_and_reverses_the_order() -> None:
     assert "before" not in form
 
 
+@pytest.mark.slow
 def test_every_list_of_every_page_sorts_by_links(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.service.worker.processes import started
 from warpcall_service.lanes.messages import frame, read_frame
 
@@ -24,6 +26,7 @@ REQUEST: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_report_ignores_that_the_server_has_triton_interpret_kernels(tmp_path: Path) -> None:
     answers = []
     for environment in ({}, {"TRITON_INTERPRET": "1"}):

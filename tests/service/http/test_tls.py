@@ -195,6 +195,7 @@ def test_a_client_that_half_closes_over_tls_leaves_no_warning(
     assert "has no effect when using ssl" not in log_of(server)
 
 
+@pytest.mark.slow
 def test_a_handshake_that_does_not_end_is_not_waited_for(secure: tuple[Server, str]) -> None:
     server, _ = secure
     wait_for_none(server)

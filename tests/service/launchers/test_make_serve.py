@@ -27,7 +27,9 @@ def make_serve(
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
-    known = {name: text for name, text in os.environ.items() if not name.startswith("WARPCALL_")}
+    # `make test ARGS=...` hands its own variables to the make that is tested.
+    others = ("WARPCALL_", "ARGS", "MAKE", "MFLAGS")
+    known = {name: text for name, text in os.environ.items() if not name.startswith(others)}
     return subprocess.run(
         ["make", "-s", "-o", "setup", "serve", f"BIN={folder}", *arguments],
         cwd=ROOT,

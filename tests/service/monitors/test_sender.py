@@ -41,6 +41,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     ended.set()
 
 
+@pytest.mark.slow
 def test_look_ups_that_are_never_answered_delay_nothing_else(silent: list[str]) -> None:
     async def play() -> list[tuple[int | None, str]]:
         sending = Sender({f"https://{NAME}:443"})
