@@ -59,7 +59,7 @@ from warpcall_kernels.op.tolerance import Sums, SumTolerance, accumulator, squar
 # whose positions lie 64 apart, on an H200: 65 and 44 us, 80 and 200 without a copy.
 MOST_STRIDE = 8
 # Taps of fp32 beyond which rows that could be read whole, but begin elsewhere, are copied first. [30, 132, 2048] with
-# 34 taps and x from its second element on, on an H200: 382 us without a copy of x.
+# 34 taps and x from its second element on, on an H200: 97 us, 382 without a copy of x.
 MOST_UNALIGNED_TAPS = 16
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 INTEGERS: dict[str, Any] = {
@@ -98,22 +98,20 @@ def _launch(
     if separate is not None:
         separate(grad_output, weight, None, grad_x)
     gradients.main(grad_output, x, weight, grad_x, sums)
-    grad_bias = None if of_bias is None else x.new_empty(x.shape[1])
+    grad_bias = x.new_empty(x.shape[1]) if bias else None
     if both is not None:
         both(sums, weight, grad_weight, grad_output, grad_bias)
     elif gradients.reduce is None:
         grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
     else:
         gradients.reduce(sums, weight, grad_weight)
-    if of_bias is None or grad_bias is None:
-        return [grad_x, grad_weight]
-    if of_bias.reduce is not None:
+    if of_bias is not None and of_bias.reduce is None:
+        of_bias.main(grad_output, grad_bias)
+    elif of_bias is not None and of_bias.reduce is not None:
         bias_sums = x.new_empty((x.shape[1], of_bias.parts), dtype=sums.dtype)
         of_bias.main(grad_output, bias_sums)
         of_bias.reduce(bias_sums, None, grad_bias)
-    elif both is None:
-        of_bias.main(grad_output, grad_bias)
-    return [grad_x, grad_weight, grad_bias]
+    return [grad_x, grad_weight, *([] if grad_bias is None else [grad_bias])]
 
 
 def _aligned(t: Tensor, weight: Tensor) -> Tensor:
@@ -132,7 +130,7 @@ class _Plan(NamedTuple):
     Args:
         gradients: of x and weight.
         separate: of grad_x, if the former do not compute it.
-        bias: of the gradient of the bias, if it is wanted.
+        bias: of the gradient of the bias, if it is wanted and `both` does not compute it.
         both: the launch that takes the place of the reduction of the sums and of the bias, if one
             can.
     """
@@ -170,6 +168,7 @@ def _plan(
     both = None
     if of_bias is not None and of_bias.reduce is None and gradients.reduce is not None:
         both = plan_both(gradients.reduce, of_bias)
+        of_bias = None
     separate = None
     if not gradients.fused:
         flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)

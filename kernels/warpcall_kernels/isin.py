@@ -78,6 +78,7 @@ def _without_unsigned(elements: Tensor, test_elements: Tensor) -> tuple[Tensor, 
     dtypes = elements.dtype, test_elements.dtype
     if UNSIGNED.keys().isdisjoint(dtypes):
         return elements, test_elements
+    check_dtypes(elements, test_elements)
     # numpy has no bfloat16. With these integers it would become as wide as float16 does.
     names = (dtype_name(d).replace("bfloat16", "float16") for d in dtypes)
     common = getattr(torch, np.promote_types(*names).name)
@@ -88,7 +89,6 @@ def _without_unsigned(elements: Tensor, test_elements: Tensor) -> tuple[Tensor, 
 def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    check_dtypes(elements, test_elements)
     elements, test_elements = _without_unsigned(elements, _without_repeats(test_elements))
     elements, test_elements = contiguous(elements), contiguous(test_elements)
     planned = plan(layout_key(elements), layout_key(test_elements), invert)

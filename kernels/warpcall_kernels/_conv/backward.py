@@ -40,7 +40,7 @@ from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.call import Call
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
 from warpcall_kernels._conv.fma_work import programs_of, work_of
-from warpcall_kernels._conv.forward import Variant
+from warpcall_kernels._conv.forward import Variant, reach
 from warpcall_kernels._conv.reduce_kernel import plan_reduce
 from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import (
@@ -123,14 +123,9 @@ def choose(call: Call) -> Variant:
     return Variant.BANDS if _bands(call.taps, call.padding) <= BANDS_MOST else Variant.DOT
 
 
-def _reach(taps: int, padding_l: int) -> int:
-    """Positions that a filter reaches from a multiple of OCTET on."""
-    return taps + -padding_l % int(OCTET.value)
-
-
 def _fits_dot(call: Call) -> bool:
     """Whether one product of two tiles has the diagonals of all taps, for both gradients."""
-    return max(_reach(call.taps, call.padding), _reach(call.taps, call.mirrored)) <= DOT_BLOCK + 1
+    return max(reach(call.taps, call.padding), reach(call.taps, call.mirrored)) <= DOT_BLOCK + 1
 
 
 class Variation(NamedTuple):
@@ -201,7 +196,7 @@ def _dot(call: Call) -> Variation:
     align = call.align
     positions = call.length + (align.skew - align.unit if align.skew else 0)
     fused = _fits_dot(call)
-    bands = 1 if fused else triton.cdiv(_reach(call.taps, call.padding), DOT_BLOCK)
+    bands = 1 if fused else triton.cdiv(reach(call.taps, call.padding), DOT_BLOCK)
     constants = {
         "bands": bands,
         "padding": call.padding,

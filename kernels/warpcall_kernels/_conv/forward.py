@@ -86,6 +86,13 @@ def choose(dtype: torch.dtype, taps: int) -> Variant:
     return Variant.DOT if dtype in NARROW and taps > FMA_MAX_TAPS else Variant.FMA
 
 
+def reach(taps: int, padding_l: int) -> int:
+    """Positions of a window that a filter reaches, if windows begin at multiples of OCTET: its taps,
+    and those before them.
+    """
+    return taps + -padding_l % int(OCTET.value)
+
+
 @functools.lru_cache(maxsize=4096)
 def plan(
     x: LayoutKey,
@@ -114,12 +121,11 @@ def plan(
     rows = batches * group
     align = Alignment.of(x)
     lead = -(-padding_l // OCTET.value)
-    # Positions of a window that a filter reaches: its taps, and those before them.
-    reach = taps + lead * OCTET.value - padding_l
+    reached = reach(taps, padding_l)
     variant = choose(dtype, taps)
-    bands = -(-(BANDS_N - 1 + reach) // BANDS_N)
+    bands = -(-(BANDS_N - 1 + reached) // BANDS_N)
     matrices = bands * (2 if softmax_weight else 1)
-    if variant is Variant.DOT and reach > DOT_SHORT + 1:
+    if variant is Variant.DOT and reached > DOT_SHORT + 1:
         variant = Variant.BANDS if matrices <= BANDS_MOST else Variant.DOT
         # BANDS does not read skewed rows, and in a loop over bands they are slower: [4, 256, 4099]
         # bf16, 100 taps 48.3 us, 7 % less unskewed.
@@ -165,19 +171,19 @@ def plan(
         kernel, programs = _bands_kernel, heads * launch["parts"]
     elif variant is Variant.DOT:
         # Narrow accesses take registers for more addresses, and leave none for a long block.
-        block = DOT_LONG if unit == OCTET.value and reach > DOT_SHORT + 1 else DOT_SHORT
+        block = DOT_LONG if unit == OCTET.value and reached > DOT_SHORT + 1 else DOT_SHORT
         pieces = DOT_TILE // block
         tiling = Tiling.of(rows, positions, block, pieces, whole)
         launch |= {
             "padding": padding_l,
             "lead_octets": lead,
-            "bands": -(-reach // block),
-            "LOOP": reach > block + 1,
+            "bands": -(-reached // block),
+            "LOOP": reached > block + 1,
             "N": block,
             "BLOCKS": pieces,
             "parts": min(tiling.tiles, max(1, multiprocessors() * DOT_PROGRAMS // heads)),
             "SPLIT": DOT_SPLIT_TAIL if tail else DOT_SPLIT,
-            "num_warps": 2 * DOT_WARPS if not whole or reach > block + 1 else DOT_WARPS,
+            "num_warps": 2 * DOT_WARPS if not whole or reached > block + 1 else DOT_WARPS,
         }
         kernel, programs = _dot_kernel, heads * launch["parts"]
     else:
