@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from tests.servers import Server, running_server
-from tests.service.databases import Database
+from tests.service.form_users import FormUsers, database_of_users
 from tests.service.job_requests import BRIEF
-from warpcall_service.identity import ROLES
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "16MiB",
@@ -22,39 +21,22 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class FormsLab:
-    """The server, its database, and a browser of a user of each role, who has the role's name."""
+class FormsLab(FormUsers):
+    """The server with these users."""
 
     server: Server
-    database: Database
-    keys: dict[str, str]
-    browsers: dict[str, httpx.Client]
-
-    @property
-    def bench(self) -> httpx.Client:
-        return self.browsers["bench"]
-
-    @property
-    def upload(self) -> httpx.Client:
-        return self.browsers["upload"]
-
-    @property
-    def admin(self) -> httpx.Client:
-        return self.browsers["admin"]
 
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FormsLab]:
     folder = tmp_path_factory.mktemp("forms")
-    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
-    keys: dict[str, str] = {role: database.key(role, role) for role in ROLES}
-    keys["other"] = database.key("other", "bench")
+    database, keys = database_of_users(folder)
     with (
         running_server({**database.settings, **SETTINGS, **BRIEF}) as server,
         ExitStack() as opened,
     ):
         browsers = {name: opened.enter_context(browser(server, key)) for name, key in keys.items()}
-        yield FormsLab(server, database, keys, browsers)
+        yield FormsLab(database, keys, browsers, server)
 
 
 def browser(server: Server, key: str) -> httpx.Client:

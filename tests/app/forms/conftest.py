@@ -12,10 +12,9 @@ import pytest
 
 from tests.app.harness import App, running_app
 from tests.service import stored
-from tests.service.databases import Database
+from tests.service.form_users import FormUsers, database_of_users
 from warpcall_service.auth import users
 from warpcall_service.auth.tables import ApiKey
-from warpcall_service.identity import ROLES
 
 SETTINGS: dict[str, Any] = {
     "arena_bytes": "16MiB",
@@ -25,25 +24,10 @@ SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class FormsApp:
-    """The application, its database, and a browser of a user of each role, who has the role's name."""
+class FormsApp(FormUsers):
+    """The application with these users."""
 
     app: App
-    database: Database
-    keys: dict[str, str]
-    browsers: dict[str, httpx.Client]
-
-    @property
-    def bench(self) -> httpx.Client:
-        return self.browsers["bench"]
-
-    @property
-    def upload(self) -> httpx.Client:
-        return self.browsers["upload"]
-
-    @property
-    def admin(self) -> httpx.Client:
-        return self.browsers["admin"]
 
     def client(self, name: str) -> httpx.Client:
         """A program of a user."""
@@ -85,14 +69,12 @@ class FormsApp:
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FormsApp]:
     folder = tmp_path_factory.mktemp("forms")
-    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
-    keys: dict[str, str] = {role: database.key(role, role) for role in ROLES}
-    keys["other"] = database.key("other", "bench")
+    database, keys = database_of_users(folder)
     browsers: dict[str, httpx.Client] = {}
     with (
         running_app(runs_jobs=False, **SETTINGS, data_dir=folder) as app,
         ExitStack() as opened,
     ):
-        lab = FormsApp(app, database, keys, browsers)
+        lab = FormsApp(database, keys, browsers, app)
         browsers |= {name: opened.enter_context(lab.browser(key)) for name, key in keys.items()}
         yield lab
