@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from warpcall import __version__
 from warpcall_service.api import devices, errors, health, install, kernels, me, openapi
 from warpcall_service.api.cluster_health import ClusterReport, cluster_health
-from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
+from warpcall_service.api.metrics import Metrics, device_metrics, lane_metrics, log_metric
 from warpcall_service.api.openapi_route import openapi_json
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
@@ -67,10 +67,12 @@ def create_app(
     metrics = Metrics(
         lambda: [
             *lane_metrics(engine),
+            *device_metrics(engine),
             *tensors.metrics(),
             *parts.metrics(),
             *membership.metrics(),
             *account_sync.metrics(),
+            *live.metrics(),
             log_metric(),
         ]
     )

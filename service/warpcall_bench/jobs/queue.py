@@ -61,6 +61,24 @@ class Place:
     ends_in_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The jobs that have not ended.
+
+    Attributes:
+        jobs: number of jobs by state, without the states that none has.
+        oldest_ms: when the oldest of those that wait was submitted, in milliseconds since 1970; None
+            if none waits.
+    """
+
+    jobs: Mapping[str, int]
+    oldest_ms: int | None
+
+    def oldest_s(self) -> float:
+        """Seconds since the oldest of those that wait was submitted; 0 if none waits."""
+        return 0.0 if self.oldest_ms is None else max(0.0, (now_ms() - self.oldest_ms) / 1000)
+
+
 def lock(session: Session) -> int:
     """Lock the queue until the transaction ends, and return the clock's virtual time.
 
@@ -235,6 +253,15 @@ def counts(session: Session) -> dict[str, int]:
     }
     number = sa.select(sa.func.count()).select_from(Job)
     return {name: session.scalars(number.where(*those)).one() for name, those in wanted.items()}
+
+
+def backlog(session: Session) -> Backlog:
+    """The jobs that have not ended."""
+    columns = Job.state, sa.func.count(), sa.func.min(Job.created_ms)
+    query = sa.select(*columns).where(Job.state.in_(UNFINISHED)).group_by(Job.state)
+    rows = {state: (number, oldest) for state, number, oldest in session.execute(query)}
+    jobs = {state: number for state, (number, _) in rows.items()}
+    return Backlog(jobs, rows["queued"][1] if "queued" in rows else None)
 
 
 def _entries(session: Session) -> list[QueuedJob]:

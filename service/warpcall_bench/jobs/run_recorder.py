@@ -17,13 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import UNFINISHED, ExitClass, State
+from warpcall.jobs import STATES, UNFINISHED, ExitClass, State
 from warpcall_bench.artefacts.profiles import ProfileWriter
 from warpcall_bench.jobs import lifecycle, queue
 from warpcall_bench.jobs.database import JobDatabase
@@ -72,8 +72,9 @@ class EndCounter:
     """Counts how runs and jobs ended on this server."""
 
     def __init__(self) -> None:
-        self._runs: Counter[str] = Counter()  # by exit class
-        self._jobs: Counter[str] = Counter()  # by state
+        # Each begins at 0: Prometheus sees no increase in a counter that begins with 1.
+        self._runs = Counter[str](dict.fromkeys(get_args(ExitClass), 0))
+        self._jobs = Counter[str]({state: 0 for state in STATES if state not in UNFINISHED})
 
     def add(self, exit_class: str, state: State | None) -> None:
         """Count a run, and its job if that has ended.

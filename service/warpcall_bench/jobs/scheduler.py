@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall.jobs import ExitClass
+from warpcall.jobs import ACTIVE, ExitClass
 from warpcall_bench.artefacts import profiles
 from warpcall_bench.artefacts.service import Artefacts
 from warpcall_bench.jobs import lifecycle, queue
@@ -26,7 +25,6 @@ from warpcall_bench.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_bench.jobs.placement import Device, own_device
 from warpcall_bench.jobs.queue import Claim
 from warpcall_bench.jobs.run_recorder import EndCounter, RunRecorder
-from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import Task
 from warpcall_bench.runs.operator_modules import OperatorModules
@@ -100,7 +98,7 @@ class Scheduler:
         self._heartbeat_at = self._watch_at = 0.0  # when each is due, by time.monotonic()
         self._pruned_ms = 0
         self._trouble = ""
-        self._queued = 0
+        self._backlog = queue.Backlog({}, None)
         self._ended = EndCounter()
         self._device_s: defaultdict[str, float] = defaultdict(float)
         self._working: asyncio.Task[None] | None = None
@@ -143,8 +141,30 @@ class Scheduler:
 
     def metrics(self) -> Iterable[Metric]:
         """The state of the queue and of running jobs, as Prometheus metrics."""
+        jobs = self._backlog.jobs
         queued = GaugeMetricFamily("warpcall_jobs_queued", "Benchmark jobs that wait in the queue")
-        queued.add_metric([], self._queued)
+        queued.add_metric([], jobs.get("queued", 0))
+        active = GaugeMetricFamily(
+            "warpcall_jobs_active",
+            "Benchmark jobs that run on any server which shares the database, by state",
+            labels=["state"],
+        )
+        for state in ACTIVE:
+            active.add_metric([state], jobs.get(state, 0))
+        oldest = GaugeMetricFamily(
+            "warpcall_jobs_oldest_queued_seconds",
+            "Seconds since the oldest of the benchmark jobs that wait was submitted; 0 if none waits",
+        )
+        oldest.add_metric([], self._backlog.oldest_s())
+        limit = GaugeMetricFamily(
+            "warpcall_job_limit_seconds", "Seconds that one benchmark job may run (job_wall_s)"
+        )
+        limit.add_metric([], self._settings.job_wall_s)
+        ran = GaugeMetricFamily(
+            "warpcall_job_run_seconds",
+            "Seconds since the benchmark job on the lane's device was started; 0 if none runs",
+            labels=["lane"],
+        )
         running = GaugeMetricFamily(
             "warpcall_job_running",
             "1 if a benchmark job runs on the lane's device, else 0",
@@ -161,10 +181,13 @@ class Scheduler:
             labels=["lane"],
         )
         for lane in self._engine.all_lanes:
-            running.add_metric([lane.name], float(lane.name in self._runs))
+            run = self._runs.get(lane.name)
+            running.add_metric([lane.name], float(run is not None))
+            ran.add_metric([lane.name], time.monotonic() - run.began if run else 0.0)
             leased.add_metric([lane.name], self._device_s[lane.name])
             quarantined.add_metric([lane.name], float(lane.state == "quarantined"))
-        return queued, running, leased, quarantined, *self._ended.metrics()
+        gauges = queued, active, oldest, limit, running, ran, leased, quarantined
+        return *gauges, *self._ended.metrics()
 
     # Polling the queue
 
@@ -210,8 +233,9 @@ class Scheduler:
         if self._runs:
             for number in await self._database.read(queue.to_cancel, runner):
                 self.cancel(number)
-        self._queued = await self._database.read(_queued)
-        for lane in self._engine.all_lanes if self._queued else ():
+        self._backlog = await self._database.read(queue.backlog)
+        queued = self._backlog.jobs.get("queued", 0)
+        for lane in self._engine.all_lanes if queued else ():
             if self._stopping or self._nodes.is_draining:
                 return
             free = lane.state == "ready" and not lane.warming and lane.name not in self._runs
@@ -222,7 +246,7 @@ class Scheduler:
                 if claimed is None:
                     continue  # another lane may have another model
                 self._start_run(claimed, lane)
-        if self._queued:
+        if queued:
             await self._yield_devices()
 
     async def _yield_devices(self) -> None:
@@ -383,7 +407,3 @@ class Scheduler:
         if trouble and trouble != self._trouble:
             log.error(trouble)
         self._trouble = trouble
-
-
-def _queued(session: Session) -> int:
-    return session.scalars(sa.select(sa.func.count(Job.number)).where(Job.state == "queued")).one()

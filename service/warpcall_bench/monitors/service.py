@@ -48,7 +48,7 @@ class MonitorService:
         self._sender = Sender(settings.webhook_origins)
         self._sending: set[asyncio.Task[None]] = set()
         self._steps = 0
-        self._attempts: Counter[str] = Counter()
+        self._attempts = Counter[str](delivered=0, waiting=0, failed=0)
 
     def start(self) -> None:
         """Begin to keep monitors running, in the running event loop."""

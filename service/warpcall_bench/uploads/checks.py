@@ -76,7 +76,7 @@ class Checks:
         self._admission = Admission(
             "checks of uploads", settings.upload_checks, MAX_WAITING, settings.call_timeout_s
         )
-        self._ended: Counter[str] = Counter()
+        self._ended = Counter[str](accepted=0, refused=0, failed=0)
 
     async def implementation(
         self, user: str, op: Mapping[str, Any], function: str, source: str

@@ -20,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 
 from warpcall_service import logs
 from warpcall_service.http.access_log import Answered
+from warpcall_service.lanes.device_reading import SLOWED
 from warpcall_service.lanes.engine import LocalEngine
 
 # From 0.1 ms, the time of a small call, to 60 s, the default deadline of a call.
@@ -157,6 +158,52 @@ def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
             value = lane.state == "ready" if name == "ready" else getattr(lane, name)
             family.add_metric([lane.name], float(value))
     return [*families.values(), restarts]
+
+
+def device_metrics(engine: LocalEngine) -> Iterable[Metric]:
+    """The last reading of every lane's device, as Prometheus metrics.
+
+    What is not known is absent: the sensors of a CPU, those that a GPU lacks, and all of a device
+    that was not read for a minute, such as a GPU without NVML.
+    """
+    families = {
+        name: GaugeMetricFamily(f"warpcall_device_{name}", text, labels=["lane"])
+        for name, text in {
+            "load_ratio": "Share of the time in which a GPU ran a kernel, or of a machine's cores that worked",
+            "memory_used_bytes": "Bytes of the GPU's memory that are in use, or of the machine's",
+            "memory_bytes": "Bytes of the GPU's memory, or of the machine's",
+            "temperature_celsius": "Temperature of the GPU",
+            "power_watts": "Power that the GPU takes",
+            "sm_clock_hertz": "Clock of the GPU's multiprocessors",
+            "power_capped": "1 if the GPU ran at its power limit in the last minute, else 0",
+        }.items()
+    }
+    throttled = GaugeMetricFamily(
+        "warpcall_device_throttled",
+        "1 if the GPU ran slower than it could in the last minute, by the last reason, else 0",
+        labels=["lane", "reason"],
+    )
+    for lane in engine.all_lanes:
+        reading = lane.activity.last_reading()
+        if reading is None:
+            continue
+        is_gpu = lane.hello["fingerprint"].get("kind") == "cuda"
+        clock = reading.sm_clock_mhz
+        values = {
+            "load_ratio": reading.load,
+            "memory_used_bytes": reading.memory_bytes,
+            "memory_bytes": reading.memory_total_bytes,
+            "temperature_celsius": reading.temperature_c,
+            "power_watts": reading.power_w,
+            "sm_clock_hertz": None if clock is None else clock * 1e6,
+            "power_capped": float(reading.power_capped) if is_gpu else None,
+        }
+        for name, value in values.items():
+            if value is not None:
+                families[name].add_metric([lane.name], value)
+        for reason in SLOWED.values() if is_gpu else ():
+            throttled.add_metric([lane.name, reason], float(reading.throttled == reason))
+    return [*families.values(), throttled]
 
 
 def log_metric() -> Metric:

@@ -19,7 +19,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from sqlalchemy.orm import Session
 
 from warpcall_service.auth import sessions, usage, users
@@ -28,14 +33,12 @@ from warpcall_service.auth.usage import UsageBatch, UsageCounter
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.store.database import Store, StoreError
-from warpcall_service.store.threads import StoreThreads
+from warpcall_service.store.threads import VERBS, StoreThreads
 
 READ_S = 0.5  # between two reads of the keys: a revoked key stops within twice this time
 READ_DEADLINE_S = 5.0  # of one read; after that the database counts as one that fails
 SAVE_S = 5.0  # between two saves of usage: a server that is killed loses no more than this
 LAST_SAVE_S = 3.0  # the time for saving usage when the server stops
-
-_PARTICIPLES = {"read": "read", "write": "written"}  # for messages
 
 log = logging.getLogger("warpcall.store")
 
@@ -126,7 +129,7 @@ class AccountSync:
 
     def reasons(self) -> list[str]:
         """Why the server is not ready, for /readyz. Everyone may read it: it has no addresses."""
-        failing = [_PARTICIPLES[operation] for operation, why in self._trouble.items() if why]
+        failing = [VERBS[operation] for operation, why in self._trouble.items() if why]
         found = [f"the database cannot be {' or '.join(failing)}"] if failing else []
         unusable = self.authenticator.keys_unusable
         return [*found, unusable] if unusable else found
@@ -140,11 +143,25 @@ class AccountSync:
         )
         for operation, trouble in self._trouble.items():
             up.add_metric([operation], float(not trouble))
+        waited = SummaryMetricFamily(
+            "warpcall_database_seconds",
+            "Uses of the database by this server, and the seconds that it waited for them, by "
+            "operation: read or write",
+            labels=["operation"],
+        )
+        failed = CounterMetricFamily(
+            "warpcall_database_failures",
+            "Uses of the database by this server that failed, by operation: read or write",
+            labels=["operation"],
+        )
+        for operation, uses in self._store.uses.items():
+            waited.add_metric([operation], uses.ended, uses.waited_s)
+            failed.add_metric([operation], uses.failed)
         refused = CounterMetricFamily(
             "warpcall_wrong_keys", "Requests that had a wrong API key or share link"
         )
         refused.add_metric([], self.authenticator.refused)
-        return [*self.usage_counter.metrics(), up, refused]
+        return [*self.usage_counter.metrics(), up, waited, failed, refused]
 
     async def _expire(self) -> None:
         """Let keys expire and age even while `_read` waits for a database that hangs."""
@@ -215,6 +232,6 @@ class AccountSync:
         """Log a failure when it begins and when it ends."""
         if bool(trouble) != bool(self._trouble[operation]):
             log.error(trouble) if trouble else log.info(
-                "the database can be %s again", _PARTICIPLES[operation]
+                "the database can be %s again", VERBS[operation]
             )
         self._trouble[operation] = trouble

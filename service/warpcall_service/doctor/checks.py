@@ -32,6 +32,9 @@ MOST_SKEW_S = 5.0  # from which on servers take each other for gone
 DAY_S = 86_400
 SOON_S = 21 * DAY_S  # before the end of a certificate
 MAX_PORTS = 64
+NO_CHECK_TIME = ssl.VerifyFlags(
+    0x200000
+)  # X509_V_FLAG_NO_CHECK_TIME; the ssl module lacks its name
 
 
 class DiskUse(NamedTuple):
@@ -194,7 +197,7 @@ def check_tls(settings: Settings) -> Finding:
         text += f", and listens on {settings.host}"
         return Finding(name, "warning", text, "set WARPCALL_TLS_CERT, or have a proxy speak TLS")
     try:
-        end_s = _end_of(context, settings.tls_cert)
+        end_s = _end_of(context, settings.tls_cert, checks_time=True)
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", None) or error.reason or str(error)
         return Finding(name, "failed", f"{settings.tls_cert}: {why}", "renew the certificate")
@@ -203,6 +206,20 @@ def check_tls(settings: Settings) -> Finding:
     if end_s - time.time() < SOON_S:
         return Finding(name, "warning", text, "renew the certificate, and restart the server")
     return Finding(name, "ok", text)
+
+
+def certificate_end_s(settings: Settings) -> float | None:
+    """The end of the certificate's time, in seconds since 1970, also if it has passed.
+
+    None if the server speaks no TLS, or the certificate cannot be used.
+    """
+    try:
+        context = check_certificate(settings)
+        if context is None:
+            return None
+        return _end_of(context, settings.tls_cert, checks_time=False)
+    except (ServerError, ssl.SSLError):
+        return None
 
 
 def check_roles(settings: Settings, keys: Snapshot | None) -> Finding:
@@ -242,11 +259,14 @@ def check_roles(settings: Settings, keys: Snapshot | None) -> Finding:
     return Finding(name, "ok", text)
 
 
-def _end_of(context: ssl.SSLContext, certificate: Path | None) -> float:
+def _end_of(context: ssl.SSLContext, certificate: Path | None, *, checks_time: bool) -> float:
     """The end of a certificate's time, in seconds since 1970.
 
     The server's side and a client that trusts this certificate shake hands in memory: the standard
     library reads the fields of a certificate only from a connection.
+
+    Args:
+        checks_time: whether a certificate that is not valid now is an error.
 
     Raises:
         ssl.SSLError: it has expired, or is not valid yet.
@@ -254,6 +274,8 @@ def _end_of(context: ssl.SSLContext, certificate: Path | None) -> float:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not checks_time:
+        trusting.verify_flags |= NO_CHECK_TIME
     trusting.load_verify_locations(certificate)
     sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting.wrap_bio(received, sent)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.doctor import checks
@@ -16,6 +18,7 @@ from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
 
 KEPT_S = 30.0  # how long findings about files and the database are kept
+SEVERITY = {"ok": 0, "warning": 1, "failed": 2}  # values of a metric, by the state of a finding
 WAIT_S = 1.0  # for which a request waits for new ones
 DEADLINE_S = (
     20.0  # of all checks together: a disk that hangs must not hold back the others' answers
@@ -35,6 +38,8 @@ class LiveChecks:
 
     Attributes:
         disk: the use of the data folder's disk, when it was looked at last; None if it cannot be read.
+        database_bytes: size of the database then; None if it cannot be read.
+        certificate_end_s: as `checks.certificate_end_s`.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class LiveChecks:
         self._uploads = uploads
         self._threads = StoreThreads(store, 1)
         self.disk: checks.DiskUse | None = None
+        self.database_bytes: int | None = None
+        self.certificate_end_s: float | None = None
         self._found: list[Finding] = []
         self._checked_at = float("-inf")
         self._checking: asyncio.Task[None] | None = None
@@ -67,6 +74,44 @@ class LiveChecks:
         """All findings, without waiting: begins to renew those that are older than KEPT_S."""
         self._refresh()
         return self._all()
+
+    def metrics(self) -> Iterable[Metric]:
+        """The checks, and the disk, database and certificate, as Prometheus metrics.
+
+        A value that is not known, or does not exist, is absent.
+        """
+        found = GaugeMetricFamily(
+            "warpcall_check_state",
+            "What a check of the running server found: 0 if it is ok, 1 for a warning, 2 if it failed",
+            labels=["check"],
+        )
+        for one in self.latest():
+            found.add_metric([one.name], SEVERITY[one.state])
+        gauges = {
+            "warpcall_disk_free_bytes": (
+                "Free bytes of the data folder's disk",
+                self.disk and self.disk.free,
+            ),
+            "warpcall_disk_bytes": (
+                "Bytes of the data folder's disk, used and free",
+                self.disk and self.disk.total,
+            ),
+            "warpcall_database_bytes": (
+                "Bytes of the database on its disk",
+                self.database_bytes,
+            ),
+            "warpcall_certificate_end_seconds": (
+                "End of the time of the certificate tls_cert, in seconds since 1970",
+                self.certificate_end_s,
+            ),
+        }
+        families = [found]
+        for name, (text, value) in gauges.items():
+            family = GaugeMetricFamily(name, text, labels=[])
+            if value is not None:
+                family.add_metric([], value)
+            families.append(family)
+        return families
 
     def _refresh(self) -> None:
         stale = time.monotonic() > self._checked_at + KEPT_S
@@ -93,6 +138,8 @@ class LiveChecks:
     def _look(self) -> list[Finding]:
         settings = self._settings
         self.disk = checks.disk_of(settings)
+        self.database_bytes = self._database_nbytes()
+        self.certificate_end_s = checks.certificate_end_s(settings)
         return [
             checks.check_shared_memory(settings),
             checks.check_clock(self._store),
@@ -100,6 +147,12 @@ class LiveChecks:
             checks.check_tls(settings),
             checks.check_roles(settings, self._accounts.keys),
         ]
+
+    def _database_nbytes(self) -> int | None:
+        try:
+            return self._store.nbytes()
+        except (StoreError, OSError):
+            return None
 
     def _devices(self) -> Finding:
         lanes = self._engine.status()

@@ -11,6 +11,7 @@ from warpcall_service.lanes.device_reading import Reading
 
 STEP_S = 10
 STEPS = 360  # one hour
+MINUTE = 6  # steps
 
 
 @dataclass(slots=True)
@@ -87,6 +88,23 @@ class Activity:
         """The numbers of the steps of `last_hour`, as `ActivityStep` has them."""
         current = self._number()
         return [step.number for step in self._steps if step.number > current - STEPS]
+
+    def last_reading(self) -> Reading | None:
+        """The last reading of the device, with what any of the last minute saw of throttling and the
+        power limit; None if there was none in the last minute."""
+        current = self._number()
+        found = [
+            step.reading
+            for step in self._steps
+            if step.reading is not None and step.number > current - MINUTE
+        ]
+        if not found:
+            return None
+        return replace(
+            found[-1],
+            throttled=next((one.throttled for one in reversed(found) if one.throttled), ""),
+            power_capped=any(one.power_capped for one in found),
+        )
 
     def _number(self) -> int:
         return int(time.monotonic() / STEP_S)

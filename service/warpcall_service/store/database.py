@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,6 +73,21 @@ class ValueRefused(InvalidInput):
         super().__init__("the database refuses a text or a number of this request")
 
 
+@dataclass(slots=True)
+class Uses:
+    """How often the server used the database, and how long it waited.
+
+    Attributes:
+        ended: number of uses that have ended, also of those that failed.
+        waited_s: seconds from the request of each use to its end or its deadline, together.
+        failed: number of uses that failed.
+    """
+
+    ended: int = 0
+    waited_s: float = 0.0
+    failed: int = 0
+
+
 class Store:
     """One database.
 
@@ -83,12 +99,14 @@ class Store:
         path: of a SQLite file; None for PostgreSQL.
         url: of a PostgreSQL database, with its password; None for SQLite.
         label: names the database in messages, without a password.
+        uses: by operation, "read" or "write"; `StoreThreads` counts them in the event loop.
 
     Raises:
         StoreError: the URL has neither form.
     """
 
     def __init__(self, url: str | None, folder: Path) -> None:
+        self.uses = {"read": Uses(), "write": Uses()}
         self.path = _default_path(folder) if url is None else None
         self.url: sa.URL | None = None
         if url is not None:

@@ -22,6 +22,7 @@ from warpcall_service.store.database import Store, StoreError
 
 DEADLINE_S = 15.0  # longer than a statement that fails by the database's own limits
 RETRY_S = 5
+VERBS = {"read": "read", "write": "written"}  # for messages, by operation
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class StoreThreads:
         Raises:
             StoreError: the database cannot be read, or did not answer in time.
         """
-        return await self._run(_Use(lambda use: self._reading(function)), "read", deadline_s)
+        return await self._count(_Use(lambda use: self._reading(function)), "read", deadline_s)
 
     async def write(self, function: Callable[[Session], T], deadline_s: float = DEADLINE_S) -> T:
         """Run a function in a transaction, and return its result.
@@ -57,8 +58,8 @@ class StoreThreads:
             StoreError: the database cannot be written, or did not answer in time. In the second
                 case the changes are still made if the database had already begun to commit.
         """
-        return await self._run(
-            _Use(lambda use: self._writing(use, function)), "written", deadline_s
+        return await self._count(
+            _Use(lambda use: self._writing(use, function)), "write", deadline_s
         )
 
     async def call(self, function: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
@@ -67,12 +68,26 @@ class StoreThreads:
         Raises:
             StoreError: as `read`.
         """
-        return await self._run(_Use(lambda use: function()), "read", deadline_s)
+        return await self._count(_Use(lambda use: function()), "read", deadline_s)
 
     def close(self) -> None:
         """End the threads that are not blocked."""
         for _ in self._threads:
             self._uses.put(None)
+
+    async def _count(self, use: _Use[T], operation: str, deadline_s: float) -> T:
+        """Run a use, and count it in `Store.uses`."""
+        counts, began = self._store.uses[operation], time.monotonic()
+        failed = False
+        try:
+            return await self._run(use, VERBS[operation], deadline_s)
+        except StoreError:
+            failed = True
+            raise
+        finally:
+            counts.ended += 1
+            counts.failed += failed
+            counts.waited_s += time.monotonic() - began
 
     async def _run(self, use: _Use[T], verb: str, deadline_s: float) -> T:
         now = time.monotonic()

@@ -339,6 +339,26 @@ def test_a_certificate_that_has_expired_is_found(tmp_path: Path) -> None:
     assert (found.state, "expired" in found.text) == ("failed", True)
 
 
+@pytest.mark.parametrize("days", [-1, 2, 40])
+def test_the_end_of_a_certificate_is_known_before_and_after_it(tmp_path: Path, days: int) -> None:
+    certificate, key = make_pair(tmp_path, days)
+
+    end_s = checks.certificate_end_s(settings(tmp_path, tls_cert=certificate, tls_key=key))
+
+    assert end_s is not None
+    assert abs(end_s - time.time() - days * checks.DAY_S) < 120
+
+
+def test_a_certificate_that_cannot_be_used_has_no_end(tmp_path: Path) -> None:
+    certificate, _ = make_pair(tmp_path, days=40)
+    _, other_key = make_pair(tmp_path, days=2)
+
+    assert checks.certificate_end_s(settings(tmp_path)) is None
+    for wrong in (other_key, tmp_path / "none"):
+        found = settings(tmp_path, tls_cert=certificate, tls_key=wrong)
+        assert checks.certificate_end_s(found) is None
+
+
 def test_missing_keys_and_roles_are_found(tmp_path: Path, store: Store) -> None:
     def roles(**changes: Any) -> Finding:
         with store.read() as session:

@@ -100,6 +100,27 @@ def test_whoever_was_idle_has_saved_nothing_up(store: Store) -> None:
     assert sorted(order[:4]) == ["alice", "alice", "bob", "bob"]
 
 
+def test_the_backlog_counts_jobs_by_state_and_knows_the_oldest(store: Store) -> None:
+    with store.read() as session:
+        empty = queue.backlog(session)
+    for _ in range(4):
+        submit(store, "alice")
+    done, running = claim(store), claim(store)
+    assert done is not None
+    assert running is not None
+    finish(store, done.number, 1000)
+    with store.write() as session:
+        waiting = session.scalars(sa.select(Job).where(Job.state == "queued")).all()
+        waiting[1].created_ms -= 60_000
+
+    with store.read() as session:
+        found = queue.backlog(session)
+
+    assert (empty.jobs, empty.oldest_s()) == ({}, 0)
+    assert found.jobs == {"queued": 2, "preparing": 1}
+    assert 60 <= found.oldest_s() < 3600
+
+
 def test_a_higher_priority_goes_first_and_what_was_begun_before_all(store: Store) -> None:
     for priority in ("low", "normal", "high"):
         submit(store, "alice", priority=priority)

@@ -167,3 +167,24 @@ def test_the_readings_of_one_hour_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert 358 <= len(found) <= 360
     assert len(activity._steps) <= 360
+
+
+def test_the_last_reading_knows_of_the_throttling_of_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    activity = Activity()
+    none = activity.last_reading()
+    activity.add_reading(Reading(load=0.1, throttled="power brake", power_capped=True))
+    now = 1050.0
+    activity.add_reading(Reading(load=0.5))
+    during = activity.last_reading()
+    now = 1065.0
+    after = activity.last_reading()
+    now = 1115.0
+    gone = activity.last_reading()
+
+    assert (none, gone) == (None, None)
+    assert during == Reading(load=0.5, throttled="power brake", power_capped=True)
+    assert after == Reading(load=0.5)

@@ -126,3 +126,24 @@ def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_serv
     run(use())
     assert not closed.is_set()
     end.set()
+
+
+def test_uses_are_counted_with_their_time_and_those_that_fail(sqlite_store: Store) -> None:
+    end = threading.Event()
+
+    async def use() -> None:
+        threads = StoreThreads(sqlite_store, NUMBER)
+        await threads.read(names)
+        with pytest.raises(StoreError):
+            await threads.write(lambda session: end.wait(60), deadline_s=SOON_S)
+        end.set()
+        await threads.write(lambda session: None)
+        threads.close()
+
+    run(use())
+
+    read, write = sqlite_store.uses["read"], sqlite_store.uses["write"]
+    assert (read.ended, read.failed) == (1, 0)
+    assert (write.ended, write.failed) == (2, 1)
+    assert read.waited_s > 0
+    assert write.waited_s >= SOON_S
