@@ -29,7 +29,7 @@ from warpcall_kernels._conv.weights import (
     effective_weight,
     expand_weight,
 )
-from warpcall_kernels._transpose.contiguous import without_far_positions
+from warpcall_kernels._transpose.contiguous import contiguous, has_far_positions
 from warpcall_kernels.conv_backward import conv_backward
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
@@ -65,10 +65,10 @@ def _launch(
         return out
     if not runs_kernel(x):
         return out.copy_(conv_reference(x, weight, bias, padding_l, softmax_weight))
-    near = without_far_positions(x, MOST_STRIDE)
-    if near is not x:
-        launch = plan(layout_key(near), *places[1:], padding_l, softmax_weight)
-    launch(near, weight, bias, out)
+    if has_far_positions(places[0], MOST_STRIDE):
+        x = contiguous(x)
+        launch = plan(layout_key(x), *places[1:], padding_l, softmax_weight)
+    launch(x, weight, bias, out)
     return out
 
 

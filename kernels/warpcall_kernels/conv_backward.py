@@ -30,7 +30,7 @@ from warpcall_kernels._conv.weights import (
     effective_weight,
     expand_weight,
 )
-from warpcall_kernels._transpose.contiguous import COPIED_BYTES, without_far_positions
+from warpcall_kernels._transpose.contiguous import COPIED_BYTES, contiguous, has_far_positions
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -83,16 +83,16 @@ def _launch(
     if plan is None or not runs_kernel(x):
         plain = conv_backward_reference(grad_output, x, weight, padding_l, softmax_weight, bias)
         return [t.contiguous() for t in plain if t is not None]
-    near_grad, near_x = (
-        _aligned(without_far_positions(t, MOST_STRIDE), weight) for t in (grad_output, x)
-    )
-    if near_grad is not grad_output or near_x is not x:
-        grad_output, x = near_grad, near_x
+    if plan.copied:
+        grad_output, x = (
+            _copied(t) if _is_copied(place, weight.shape[1]) else t
+            for t, place in zip((grad_output, x), places, strict=False)
+        )
         plan = _plan(
             layout_key(grad_output), layout_key(x), places[2], padding_l, softmax_weight, bias
         )
         assert plan is not None
-    gradients, separate, of_bias, both = plan
+    gradients, separate, of_bias, both, _ = plan
     grad_x, grad_weight = empty_like(x), empty_like(weight)
     sums = x.new_empty(gradients.sums, dtype=accumulator(x.dtype))
     if separate is not None:
@@ -114,14 +114,20 @@ def _launch(
     return [grad_x, grad_weight, *([] if grad_bias is None else [grad_bias])]
 
 
-def _aligned(t: Tensor, weight: Tensor) -> Tensor:
-    """The operand, or a copy whose rows are read whole if that is so much faster."""
-    if t.dtype != torch.float32 or weight.shape[1] <= MOST_UNALIGNED_TAPS:
-        return t
-    could_be = t.nbytes >= COPIED_BYTES and t.shape[-1] * t.itemsize % VECTOR_BYTES == 0
-    if not could_be or Alignment.of(layout_key(t)).whole(t.dtype):
-        return t
-    return t.clone(memory_format=torch.contiguous_format)
+def _is_copied(place: LayoutKey, taps: int) -> bool:
+    """Whether a copy of x or grad_output, which are large, saves more time than it takes."""
+    if has_far_positions(place, MOST_STRIDE):
+        return True
+    shape, _, dtype, _ = place
+    row = shape[-1] * dtype.itemsize
+    if dtype != torch.float32 or taps <= MOST_UNALIGNED_TAPS or row % VECTOR_BYTES:
+        return False
+    large = math.prod(shape) * dtype.itemsize >= COPIED_BYTES
+    return large and not Alignment.of(place).whole(dtype)
+
+
+def _copied(t: Tensor) -> Tensor:
+    return contiguous(t) if not t.is_contiguous() else t.clone()
 
 
 class _Plan(NamedTuple):
@@ -133,12 +139,14 @@ class _Plan(NamedTuple):
         bias: of the gradient of the bias, if it is wanted and `both` does not compute it.
         both: the launch that takes the place of the reduction of the sums and of the bias, if one
             can.
+        copied: whether x or grad_output is copied first: see `_is_copied`.
     """
 
     gradients: backward.BackwardPlan
     separate: Launch | None
     bias: BiasPlan | None
     both: Launch | None
+    copied: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -173,7 +181,8 @@ def _plan(
     if not gradients.fused:
         flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
         separate = forward.plan(*flipped)
-    return _Plan(gradients, separate, of_bias, both)
+    copied = _is_copied(grad_output, taps) or _is_copied(x, taps)
+    return _Plan(gradients, separate, of_bias, both, copied)
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:

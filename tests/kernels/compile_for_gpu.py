@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ import triton
 from warpcall_kernels import Op, ops
 from warpcall_kernels.compile.warm import compiling
 from warpcall_kernels.op.cases import Case
+from warpcall_kernels.op.driver_launch import FORMATS, POINTER_BYTES, parameters_of
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -42,6 +44,8 @@ class Compiled:
     registers: int  # a thread
     stack_bytes: int  # a thread; spilled registers lie there
     shared_bytes: int  # a block
+    packed_bytes: list[int]  # of each parameter, as a launch by the driver packs it
+    parameter_bytes: list[int]  # the same by the PTX
 
 
 class Compiler:
@@ -67,7 +71,20 @@ class Compiler:
             registers=registers,
             stack_bytes=stack,
             shared_bytes=compiled.metadata.shared,
+            packed_bytes=[*map(_packed_bytes, parameters_of(source.signature))],
+            parameter_bytes=_parameter_bytes(compiled.asm["ptx"], compiled.metadata.name),
         )
+
+
+def _packed_bytes(kind: str) -> int:
+    return POINTER_BYTES if kind.startswith("*") else struct.calcsize(FORMATS[kind])
+
+
+def _parameter_bytes(ptx: str, kernel: str) -> list[int]:
+    """The bytes of each parameter of a kernel."""
+    declared = re.search(rf"\.entry {kernel}\((.*?)\)", ptx, re.DOTALL)
+    assert declared is not None
+    return [int(bits) // 8 for bits in re.findall(r"\.param \.[bfsu](\d+)", declared[1])]
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

@@ -86,6 +86,13 @@ def test_every_block_fits_into_shared_memory(op: str, kernels: list[dict[str, An
     assert not [k for k in kernels if k["shared_bytes"] > MAX_SHARED_BYTES]
 
 
+@every_op
+def test_the_driver_is_given_the_parameters_that_kernels_take(
+    op: str, kernels: list[dict[str, Any]]
+) -> None:
+    assert not [k for k in kernels if k["packed_bytes"] != k["parameter_bytes"]]
+
+
 @pytest.mark.parametrize("op", ["isin"])
 def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(
     op: str, kernels: list[dict[str, Any]]

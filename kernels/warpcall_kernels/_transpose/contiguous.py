@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 from torch import Tensor
 
@@ -33,10 +34,13 @@ def contiguous(t: Tensor) -> Tensor:
     return out
 
 
-def without_far_positions(t: Tensor, most_stride: int) -> Tensor:
-    """The tensor, or a contiguous copy if its last dim has a larger stride, in elements, and it is large."""
-    far = t.stride(-1) > most_stride and t.size(-1) > 1
-    return contiguous(t) if far and t.nbytes >= COPIED_BYTES else t
+def has_far_positions(place: LayoutKey, most_stride: int) -> bool:
+    """Whether the last dim of an operand has a larger stride, in elements, and the operand is large
+    enough that a copy of it saves time.
+    """
+    shape, strides, dtype, _ = place
+    far = strides[-1] > most_stride and shape[-1] > 1
+    return far and math.prod(shape) * dtype.itemsize >= COPIED_BYTES
 
 
 def _is_transposed(t: Tensor) -> bool:

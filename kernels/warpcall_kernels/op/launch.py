@@ -11,6 +11,7 @@ import triton
 from torch import Tensor
 
 from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.op.driver_launch import DriverLaunch
 from warpcall_kernels.op.errors import InvalidInput
 
 VECTOR_BYTES = 16  # the widest access of a thread
@@ -159,18 +160,20 @@ def _least(of_driver: str, of_torch: str, without_devices: int) -> int:
 
 def check_device(x: Tensor, **others: Tensor | None) -> None:
     """Raise InvalidInput unless all tensors live where `x` does."""
+    device = x.device
     for name, t in others.items():
-        if t is not None and t.device != x.device:
-            raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
+        if t is not None and t.device != device:
+            raise InvalidInput(name, f"{name} must be on {device}, got {t.device}")
 
 
 class Launch:
-    """A launch with everything settled but its tensors, so that repeating it takes some 4 us.
+    """A launch with everything settled but its tensors, so that repeating it takes some 7 us.
 
     Triton's own launch finds out at every call which specialization of a kernel the arguments need;
     for our kernels that took 15 to 40 us. A plan depends on nothing but layouts, so the answer is
-    always the same: it is looked up at the first call on a device, and its handle is called from
-    then on. Launch hooks, which profilers may set in Triton, therefore see the first call only.
+    always the same: it is looked up at the first call on a device, and the driver launches what was
+    compiled from then on. Launch hooks, which profilers may set in Triton, therefore see the first
+    call only.
 
     Args:
         kernel: a `triton.jit` function that takes its tensors first.
@@ -184,7 +187,7 @@ class Launch:
     """
 
     __slots__ = (
-        *("_fixed", "_handles", "arguments", "element_types"),
+        *("_by_driver", "_fixed", "arguments", "element_types"),
         *("grid", "kernel", "then", "variant", "words"),
     )
 
@@ -201,14 +204,13 @@ class Launch:
         self.kernel = kernel
         self.words = words
         self.then = then
-        self.grid = (*grid, 1, 1)[:3]
+        self.grid: tuple[int, int, int] = (*grid, 1, 1)[:3]  # type: ignore[assignment]
         self.arguments = arguments
         self.element_types = element_types
         self.variant = variant or str(kernel.fn.__name__)
-        # The arguments behind the tensors, in the kernel's order, and by device the kernel's
-        # handle.
+        # The arguments behind the tensors, in the kernel's order.
         self._fixed = tuple(arguments[name] for name in kernel.arg_names if name in arguments)
-        self._handles: dict[int, tuple[Any, ...]] = {}
+        self._by_driver: dict[int, DriverLaunch] = {}  # by device
 
     def __call__(self, *tensors: Tensor | None) -> None:
         """Launch on the current stream of the device of the first tensor.
@@ -220,19 +222,10 @@ class Launch:
         if device >= 0 and device != torch._C._cuda_getDevice():
             with torch.cuda.device(device):  # Triton launches on the current device
                 return self(*tensors)
-        handle = self._handles.get(device)
-        if handle is None:
+        by_driver = self._by_driver.get(device)
+        if by_driver is None:
             return self.by_triton(*tensors)
-        run, function, metadata = handle
-        run(
-            *self.grid,
-            torch._C._cuda_getCurrentRawStream(device),
-            function,
-            metadata,
-            *(None, None, None),  # the metadata for launch hooks, and the two hooks
-            *[None if t is None else t.data_ptr() for t in tensors],
-            *self._fixed,
-        )
+        by_driver(tensors, torch._C._cuda_getCurrentRawStream(device))
         return None
 
     def with_words(self, *tensors: Tensor | None) -> None:
@@ -251,7 +244,7 @@ class Launch:
             self.then(*tensors, *words)
 
     def by_triton(self, *tensors: Tensor | None) -> None:
-        """Launch as Triton does, which compiles if needed, and keep the handle.
+        """Launch as Triton does, which compiles if needed, and keep what was compiled.
 
         The device of the first tensor must be the current one if it is a GPU.
         """
@@ -262,5 +255,5 @@ class Launch:
             if element_type is not None:
                 operands[i] = triton.reinterpret(operands[i], element_type)
         compiled = self.kernel[self.grid](*operands, **self.arguments)
-        if device >= 0 and compiled is not None:  # the interpreter compiles nothing
-            self._handles[device] = (compiled.run, compiled.function, compiled.packed_metadata)
+        if device >= 0 and DriverLaunch.takes(compiled, self.grid):
+            self._by_driver[device] = DriverLaunch(compiled, self.grid, tensors, self._fixed)
