@@ -92,26 +92,25 @@ def _launch(
             layout_key(grad_output), layout_key(x), places[2], padding_l, softmax_weight, bias
         )
         assert plan is not None
-    gradients, separate, of_bias, both, _ = plan
+    gradients, separate, bias_parts, last, _ = plan
     grad_x, grad_weight = empty_like(x), empty_like(weight)
     sums = x.new_empty(gradients.sums, dtype=accumulator(x.dtype))
     if separate is not None:
         separate(grad_output, weight, None, grad_x)
     gradients.main(grad_output, x, weight, grad_x, sums)
-    grad_bias = x.new_empty(x.shape[1]) if bias else None
-    if both is not None:
-        both(sums, weight, grad_weight, grad_output, grad_bias)
-    elif gradients.reduce is None:
+    if last is None:
         grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
-    else:
-        gradients.reduce(sums, weight, grad_weight)
-    if of_bias is not None and of_bias.reduce is None:
-        of_bias.main(grad_output, grad_bias)
-    elif of_bias is not None and of_bias.reduce is not None:
-        bias_sums = x.new_empty((x.shape[1], of_bias.parts), dtype=sums.dtype)
-        of_bias.main(grad_output, bias_sums)
-        of_bias.reduce(bias_sums, None, grad_bias)
-    return [grad_x, grad_weight, *([] if grad_bias is None else [grad_bias])]
+        grad_bias = grad_output.sum((0, 2), dtype=sums.dtype).to(x.dtype)
+        return [grad_x, grad_weight, *([grad_bias] if bias else [])]
+    if not bias:
+        last(sums, weight, grad_weight)
+        return [grad_x, grad_weight]
+    grad_bias, of_bias = x.new_empty(x.shape[1]), grad_output
+    if bias_parts is not None:
+        of_bias = x.new_empty((x.shape[1], bias_parts.parts), dtype=sums.dtype)
+        bias_parts.main(grad_output, of_bias)
+    last(sums, weight, grad_weight, of_bias, grad_bias)
+    return [grad_x, grad_weight, grad_bias]
 
 
 def _is_copied(place: LayoutKey, taps: int) -> bool:
@@ -136,16 +135,16 @@ class _Plan(NamedTuple):
     Args:
         gradients: of x and weight.
         separate: of grad_x, if the former do not compute it.
-        bias: of the gradient of the bias, if it is wanted and `both` does not compute it.
-        both: the launch that takes the place of the reduction of the sums and of the bias, if one
-            can.
+        bias_parts: sums parts of the bias, if it is wanted and has several.
+        last: reduces the sums of the filters and, if it is wanted, those of the bias. None where
+            torch does it.
         copied: whether x or grad_output is copied first: see `_is_copied`.
     """
 
     gradients: backward.BackwardPlan
     separate: Launch | None
-    bias: BiasPlan | None
-    both: Launch | None
+    bias_parts: BiasPlan | None
+    last: Launch | None
     copied: bool
 
 
@@ -172,17 +171,17 @@ def _plan(
     taps = weight[0][1]
     padding = taps - 1 if padding_l is None else padding_l
     gradients = backward.plan(grad_output, x, weight, padding, softmax_weight)
-    of_bias = plan_bias(grad_output) if bias else None
-    both = None
-    if of_bias is not None and of_bias.reduce is None and gradients.reduce is not None:
-        both = plan_both(gradients.reduce, of_bias)
-        of_bias = None
+    bias_parts, last = None, gradients.reduce
+    if bias and last is not None:
+        of_bias = plan_bias(grad_output)
+        last = plan_both(last, of_bias)
+        bias_parts = of_bias if of_bias.parts > 1 else None
     separate = None
     if not gradients.fused:
         flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
         separate = forward.plan(*flipped)
     copied = _is_copied(grad_output, taps) or _is_copied(x, taps)
-    return _Plan(gradients, separate, of_bias, both, copied)
+    return _Plan(gradients, separate, bias_parts, last, copied)
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:

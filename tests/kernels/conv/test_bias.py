@@ -1,4 +1,4 @@
-"""The gradient of a bias of conv-backward, which has launches of its own."""
+"""The gradient of a bias of conv-backward."""
 
 from __future__ import annotations
 
@@ -63,25 +63,20 @@ def test_few_channels_have_many_parts_and_many_have_one(monkeypatch: pytest.Monk
     many = plan_bias(layout_key(torch.empty(64, 500, 4096)))
 
     assert few.parts == 20  # 40 programs for 2 channels
-    assert few.reduce is not None
-    assert (many.parts, many.reduce) == (1, None)
+    assert many.parts == 1
 
 
 @pytest.mark.parametrize(
     ("shape", "taps", "softmax", "kernels"),
     [
-        ((3, 5, 40), 3, False, ["_fma_kernel", "_both_kernel"]),
-        ((3, 5, 40), 3, True, ["_fma_kernel", "_both_kernel"]),
-        (
-            (2, 3, 9000),
-            3,
-            False,
-            ["_fma_kernel", "_reduce_kernel", "_bias_kernel", "_reduce_kernel"],
-        ),
-        ((1, 2, 8), 5000, True, ["_fma_kernel", "_fma_kernel", "_bias_kernel"]),  # torch reduces
+        ((3, 5, 40), 3, False, ["_fma_kernel", "_reduce_and_sum_kernel"]),
+        ((3, 5, 40), 3, True, ["_fma_kernel", "_reduce_and_sum_kernel"]),
+        ((2, 3, 9000), 3, False, ["_fma_kernel", "_bias_kernel", "_reduce_both_kernel"]),
+        ((2, 3, 9000), 3, True, ["_fma_kernel", "_bias_kernel", "_reduce_both_kernel"]),
+        ((1, 2, 8), 5000, True, ["_fma_kernel", "_fma_kernel"]),  # torch reduces
     ],
 )
-def test_one_part_of_each_channel_is_summed_where_the_filters_are_reduced(
+def test_the_bias_ends_where_the_filters_are_reduced(
     shape: tuple[int, int, int],
     taps: int,
     softmax: bool,
