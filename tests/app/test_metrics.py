@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from warpcall_service.doctor import checks
 from warpcall_service.lanes.device_reading import SLOWED, Reading
 from warpcall_service.lanes.lane import Lane
 
+DOCKER = Path(__file__).parents[2] / "docker"
 GPU = Reading(
     load=0.87,
     memory_bytes=70 << 30,
@@ -127,3 +130,14 @@ def test_counters_begin_at_0(http: httpx.Client) -> None:
     zero |= {f'warpcall_upload_checks_total{{outcome="{o}"}}' for o in ("refused", "failed")}
     zero |= {f'warpcall_job_attempts_total{{exit_class="{c}"}}' for c in ("ok", "killed")}
     assert {name: found[name] for name in zero} == dict.fromkeys(zero, 0.0)
+
+
+@pytest.mark.parametrize("name", ["prometheus/alerts.yml", "grafana/dashboards/warpcall.json"])
+def test_alerts_and_dashboard_name_metrics_that_there_are(http: httpx.Client, name: str) -> None:
+    named = set(re.findall(r"\bwarpcall_\w+", (DOCKER / name).read_text()))
+
+    families = set(re.findall(r"^# TYPE (\w+)", http.get("/metrics").text, re.MULTILINE))
+
+    ends = ("", "_total", "_bucket", "_sum", "_count")
+    assert named
+    assert named <= {f"{family}{end}" for family in families for end in ends}

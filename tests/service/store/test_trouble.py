@@ -25,13 +25,13 @@ until = functools.partial(waiting.until, timeout_s=30)
 # Root may write to what is read-only; without these two rights it may not.
 AS_OTHERS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 UNDER = AS_OTHERS if os.geteuid() == 0 else ()
-DISK = 'mount -t tmpfs -o size=600k none {folder} && {then} exec "$@"'
+DISK = 'mount -t tmpfs -o size={size} none {folder} && {then} exec "$@"'
 FILL = "head -c 400k /dev/zero > {folder}/filler 2>/dev/null || true"
 
 
-def on_small_disk(folder: Path, then: str = "") -> tuple[str, ...]:
+def on_small_disk(folder: Path, then: str = "", size: str = "600k") -> tuple[str, ...]:
     """What starts a command that sees a disk of 600 KB: an empty database has 260 KB, and as much while it is made in `folder`."""
-    script = DISK.format(folder=folder, then=then.format(folder=folder))
+    script = DISK.format(folder=folder, then=then.format(folder=folder), size=size)
     return ("unshare", "-m" if os.geteuid() == 0 else "-Urm", "sh", "-ec", script, "sh")
 
 
