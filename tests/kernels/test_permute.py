@@ -204,7 +204,11 @@ def test_dims_that_are_no_permutation_are_refused(shape: tuple[int, ...], dims: 
     [
         ((46_349, 46_348), (1, 0)),  # just over 2^31 elements, odd
         ((2, 1 << 15, 1 << 15), (2, 1, 0)),  # 2^31 exactly
-        ((3, 5, 150_000_001), (1, 0, 2)),  # rows beyond 32 bits
+        ((3, 5, 150_000_001), (1, 0, 2)),  # rows that begin at any word
+        ((3, 5, 150_000_016), (1, 0, 2)),  # rows beyond 32 bits
+        ((2, (1 << 31) + 16), (1, 0)),  # one dim beyond 32 bits
+        (((1 << 31) + 16, 2), (1, 0)),
+        ((1 << 28, 3, 3), (0, 2, 1)),  # as many tiny matrices
     ],
 )
 def test_more_than_2_to_the_31_elements(

@@ -225,7 +225,16 @@ def test_dtypes_that_torch_does_not_add_are_refused() -> None:
         transpose_add(torch.zeros(2, 2, dtype=torch.float8_e5m2), torch.zeros(2, 2))
 
 
-@pytest.mark.parametrize("shape", [(46_349, 46_348), (3, 30_000, 30_000)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (46_349, 46_348),
+        (3, 30_000, 30_000),
+        (2, (1 << 31) + 16),
+        ((1 << 31) + 16, 2),
+        (1 << 28, 3, 3),
+    ],
+)
 def test_more_than_2_to_the_31_elements(shape: tuple[int, ...], device: str) -> None:
     if device != "cuda":
         pytest.skip("needs the memory of a GPU")

@@ -42,7 +42,7 @@ from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
 from warpcall_kernels._conv.fma_work import programs_of, work_of
 from warpcall_kernels._conv.forward import Variant, reach
 from warpcall_kernels._conv.reduce_kernel import plan_reduce
-from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
+from warpcall_kernels._conv.tiling import Alignment, Tiling, dot_pieces, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import (
     VECTOR_BYTES,
     Launch,
@@ -217,10 +217,14 @@ def _dot(call: Call) -> Variation:
 def _blocks(call: Call) -> Variation:
     alone = call.length <= SHORT_N
     n = SHORT_N if alone else BLOCK_N
-    pieces = SHORT_PIECES if alone else BLOCK_PIECES if call.whole else BLOCK_PIECES_UNALIGNED
     blocks = 1 if alone else fitting_blocks(call.length, n, BLOCK_SUPER)
-    tiling = Tiling.of(call.rows, call.length, n * blocks, pieces, call.whole)
     programs = multiprocessors() * (SHORT_PROGRAMS if alone else BLOCK_PROGRAMS)
+    pieces = SHORT_PIECES
+    if not alone:
+        usual = BLOCK_PIECES if call.whole else BLOCK_PIECES_UNALIGNED
+        own = max(1, programs // call.heads)
+        pieces = dot_pieces(call.rows, call.length, n, blocks, own, usual)
+    tiling = Tiling.of(call.rows, call.length, n * blocks, pieces, call.whole)
     left = 0 if alone else _halo(call.padding)
     right = 0 if alone else _halo(call.mirrored)
     constants = {

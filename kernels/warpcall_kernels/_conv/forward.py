@@ -28,7 +28,7 @@ import triton.language as tl
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_filter
 from warpcall_kernels._conv.forward_bands import _bands_kernel
 from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
-from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
+from warpcall_kernels._conv.tiling import Alignment, Tiling, dot_pieces, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey, multiprocessors
 
 # Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less
@@ -154,9 +154,10 @@ def plan(
         launch |= {"SKEW": skew, "TAIL": tail}
     if variant is Variant.BANDS:
         blocks = fitting_blocks(length, BANDS_N, BANDS_SUPER if matrices < BANDS_MOST else 1)
-        tiling = Tiling.of(rows, length, blocks * BANDS_N, BANDS_PIECES, whole)
         held = matrices + blocks + bands  # of a program: its matrices, a window and a result
-        most = multiprocessors() * min(BANDS_PROGRAMS, BANDS_ROOM // held)
+        most = max(1, multiprocessors() * min(BANDS_PROGRAMS, BANDS_ROOM // held) // heads)
+        pieces = dot_pieces(rows, length, BANDS_N, blocks, most, BANDS_PIECES)
+        tiling = Tiling.of(rows, length, blocks * BANDS_N, pieces, whole)
         launch |= {
             "padding": padding_l,
             "lead_octets": lead,
@@ -164,8 +165,8 @@ def plan(
             "SUPER": blocks,
             "STAGES": BANDS_STAGES,
             "N": BANDS_N,
-            "PIECES": BANDS_PIECES,
-            "parts": min(tiling.tiles, max(1, most // heads)),
+            "PIECES": pieces,
+            "parts": min(tiling.tiles, most),
             "num_warps": BANDS_WARPS,
         }
         kernel, programs = _bands_kernel, heads * launch["parts"]

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from warpcall_kernels._transpose import constants, unaligned
 from warpcall_kernels._transpose.complex_add import complex_add_kernel
-from warpcall_kernels._transpose.flat import flat_add_kernel
+from warpcall_kernels._transpose.flat import flat_add_kernel, whole_accesses
 from warpcall_kernels._transpose.kernels import transpose_add_kernel
 from warpcall_kernels._transpose.plan import Program, Variant, are_small, fit_tile
 from warpcall_kernels._transpose.strides import (
@@ -183,15 +183,13 @@ def _flat(a: Layout, b: Layout, out: Meta) -> Program:
         arguments[f"NDIM_{side.upper()}"] = len(dims)
         arguments[f"EVEN_{side.upper()}"] = own == (1,)
     del arguments["EVEN_A"]
-    align = alignment(out.dtype.itemsize, [total])
     block = constants.FLAT_BYTES // out.dtype.itemsize
     return Program(
         flat_add_kernel,
         triton.cdiv(total, block),
         {
             **arguments,
-            "units": total // align,
-            "ALIGN": align,
+            **whole_accesses(total, out.dtype.itemsize),
             **_types(a, b, out, Variant.FLAT),
             "BLOCK": block,
             "num_warps": constants.FLAT_WARPS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels._transpose.kernels import UNSPECIALIZED_ADD
+from warpcall_kernels._transpose.kernels import UNSPECIALIZED_ADD, size_of
 from warpcall_kernels._transpose.strides import divide, offset
 
 
@@ -97,7 +97,7 @@ def complex_add_kernel(
         tile_h, tile_w, batch = tile_h.to(tl.int64), tile_w.to(tl.int64), batch.to(tl.int64)
     first_h, first_w = tile_h * BLOCK_H, tile_w * BLOCK_W
     h, w = first_h + tl.arange(0, BLOCK_H), first_w + tl.arange(0, BLOCK_W)
-    size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
+    size_h, size_w = size_of(units_h, ALIGN_H, WIDE), size_of(units_w, ALIGN_W, WIDE)
     a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W) * (2 if COMPLEX_A else 1)
     b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H) * (2 if COMPLEX_B else 1)
     out_ptr += offset(batch, sizes, out_strides, NDIM, ALIGN_H) * 2

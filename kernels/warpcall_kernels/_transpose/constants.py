@@ -101,11 +101,15 @@ RUN_BYTES = 256
 FLAT_TILE_BYTES = 4096
 # Bytes that a program of the flat and of the chunks variant moves, and its warps.
 FLAT_BYTES, FLAT_WARPS = 4096, 4
-# Larger tiles are not taken either if their lanes are so many times their words, which are so few, there are so many
-# of them, and a program of the flat variant reads at most so many bytes for each that it moves. [32, 3, 8, 2, 169, 8,
-# 2, 8] fp32 (0, 2, 4, 6, 3, 5, 7, 1): 66 us, where tiles take 171. Of 41 other permutations with fuller or fewer
-# tiles, 17 took 1.1 to 2.2 times as long word by word.
-FLAT_GAIN, FLAT_TILE_WORDS, FLAT_READ = 1.25, 700, 1.1
+# Larger tiles are not taken either if their lanes are so many times their words, there are so many of them, and a
+# program of the flat variant reads at most so many bytes for each that it moves; if they have so few words, or words
+# of so few bytes that are stored one by one. [32, 3, 8, 2, 169, 8, 2, 8] fp32 (0, 2, 4, 6, 3, 5, 7, 1): 66 us, where
+# tiles take 171; [60, 3, 8, 2, 10, 8, 4, 8] bf16: 16.6 and 26.8. Of 60 other permutations with fuller or fewer tiles,
+# 46 took 1.04 to 7.6 times as long word by word.
+FLAT_GAIN, FLAT_TILE_WORDS, FLAT_NARROW, FLAT_READ = 1.3, 700, 2, 1.2
+# Dims but for the inner one of bytes from which on rows that fill their lanes are not taken byte by byte. [4, 12, 5,
+# 104, 3, 467] uint8 (3, 0, 4, 1, 2, 5): 32.3 us by rows, 37.5 byte by byte; other rows take 0.5 to 0.99 of the time.
+FLAT_BYTE_DIMS = 4
 FLAT_MIN_TILES = 792  # 6 for each multiprocessor of an H200
 CHUNK_BYTES, CHUNK_WARPS = 8192, 4
 # Bytes that a program of the rows variant gathers, and its warps: one access of 16 bytes for each

@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._transpose import constants
-from warpcall_kernels._transpose.kernels import as_term, linear_to_offset
+from warpcall_kernels._transpose.kernels import as_term, linear_to_offset, size_of
 from warpcall_kernels._transpose.strides import Dim, alignment, division_arguments
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 MOST_CHUNK_DIMS = 4
 SECTOR_BYTES = 32  # the least that is read from memory
@@ -33,25 +34,45 @@ def _numbers(COUNT: tl.constexpr, WIDE: tl.constexpr) -> tl.tensor:
     return pid * COUNT + tl.arange(0, COUNT)
 
 
-@triton.jit(do_not_specialize=("units",))
+@triton.jit
+def _store(
+    out_ptr: tl.tensor,
+    i: tl.tensor,
+    words: tl.tensor,
+    whole: tl.tensor,
+    inside: tl.tensor,
+    REST: tl.constexpr,
+) -> None:
+    """Store words i of the output where `inside`. Those of whole accesses are below `whole`; with
+    REST there are a few more.
+    """
+    tl.store(out_ptr + i, words, mask=i < whole)
+    if REST and tl.program_id(0) == tl.num_programs(0) - 1:
+        tl.store(out_ptr + i, words, mask=(i >= whole) & inside)
+
+
+@triton.jit(do_not_specialize=("units", "rest"))
 def flat_kernel(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
     units: tl.tensor,
+    rest: tl.tensor,
     sizes: tl.tensor,
     factors: tl.tensor,
     shifts: tl.tensor,
     steps: tl.tensor,
     NDIM: tl.constexpr,
     ALIGN: tl.constexpr,
+    REST: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Gather single words in the order of the output. ALIGN divides their number."""
+    """Gather single words in the order of the output: units * ALIGN of them, and with REST `rest` more."""
     i = _numbers(BLOCK, WIDE)
-    inside = i < units * ALIGN  # the compiler then knows what divides it
+    whole = size_of(units, ALIGN, WIDE)
+    inside = i < (whole + rest if REST else whole)
     at = linear_to_offset(i, sizes, factors, shifts, steps, NDIM, 1, WIDE)
-    tl.store(out_ptr + i, tl.load(x_ptr + at, mask=inside), mask=inside)
+    _store(out_ptr, i, tl.load(x_ptr + at, mask=inside), whole, inside, REST)
 
 
 @triton.jit(do_not_specialize=("chunks",))
@@ -94,12 +115,13 @@ def chunks_kernel(
     tl.store(out_ptr + (chunk[:, None] * CHUNK + word), words, mask=inside)
 
 
-@triton.jit(do_not_specialize=("units",))
+@triton.jit(do_not_specialize=("units", "rest"))
 def flat_add_kernel(
     a_ptr: tl.tensor,
     out_ptr: tl.tensor,
     b_ptr: tl.tensor,
     units: tl.tensor,
+    rest: tl.tensor,
     a_sizes: tl.tensor,
     a_factors: tl.tensor,
     a_shifts: tl.tensor,
@@ -112,6 +134,7 @@ def flat_add_kernel(
     NDIM_B: tl.constexpr,
     EVEN_B: tl.constexpr,
     ALIGN: tl.constexpr,
+    REST: tl.constexpr,
     WIDE: tl.constexpr,
     ACC: tl.constexpr,
     FLOAT: tl.constexpr,
@@ -124,7 +147,8 @@ def flat_add_kernel(
         EVEN_B: whether b lies as the output does.
     """
     i = _numbers(BLOCK, WIDE)
-    inside = i < units * ALIGN
+    whole = size_of(units, ALIGN, WIDE)
+    inside = i < (whole + rest if REST else whole)
     a_at = linear_to_offset(i, a_sizes, a_factors, a_shifts, a_steps, NDIM_A, 1, WIDE)
     b_at = i
     if not EVEN_B:
@@ -132,7 +156,14 @@ def flat_add_kernel(
     a = as_term(tl.load(a_ptr + a_at, mask=inside), out_ptr, ACC, FLOAT)
     b = as_term(tl.load(b_ptr + b_at, mask=inside), out_ptr, ACC, FLOAT)
     total = a | b if LOGICAL else a + b
-    tl.store(out_ptr + i, total.to(out_ptr.dtype.element_ty), mask=inside)
+    _store(out_ptr, i, total.to(out_ptr.dtype.element_ty), whole, inside, REST)
+
+
+def whole_accesses(words: int, word: int) -> dict[str, int | bool]:
+    """The arguments of both kernels that say how many accesses of 16 bytes the words are."""
+    width = VECTOR_BYTES // word
+    units, rest = divmod(words, width)
+    return {"units": units, "rest": rest, "ALIGN": width, "REST": rest > 0}
 
 
 def words(dims: Sequence[Dim], word: int) -> tuple[int, dict[str, Any]]:
@@ -143,12 +174,11 @@ def words(dims: Sequence[Dim], word: int) -> tuple[int, dict[str, Any]]:
         word: bytes of a word.
     """
     total = math.prod(n for n, _ in dims)
-    align, block = alignment(word, [total]), constants.FLAT_BYTES // word
+    block = constants.FLAT_BYTES // word
     arguments = {
-        "units": total // align,
+        **whole_accesses(total, word),
         **division_arguments(tuple(n for n, _ in dims), tuple(s[X] for _, s in dims)),
         "NDIM": len(dims),
-        "ALIGN": align,
         "BLOCK": block,
         "num_warps": constants.FLAT_WARPS,
     }

@@ -23,6 +23,17 @@ UNSPECIALIZED_ADD = (
 
 
 @triton.jit
+def size_of(units: tl.tensor, ALIGN: tl.constexpr, WIDE: tl.constexpr) -> tl.tensor:
+    """units * ALIGN: a size of which the compiler knows that ALIGN divides it.
+
+    Units of a size that takes 64 bits may take 32.
+    """
+    if WIDE:
+        units = units.to(tl.int64)
+    return units * ALIGN
+
+
+@triton.jit
 def linear_to_offset(
     index: tl.tensor,
     sizes: tl.tensor,
@@ -74,7 +85,7 @@ def rows_kernel(
         row_tile, col_tile = row_tile.to(tl.int64), col_tile.to(tl.int64)
     row = row_tile * ROWS + tl.arange(0, ROWS)
     col = col_tile * COLS + tl.arange(0, COLS)
-    columns = units * ALIGN  # the compiler then knows that ALIGN divides it
+    columns = size_of(units, ALIGN, WIDE)
     inside = (row < rows)[:, None] & (col < columns)[None, :]
     begin = linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
     across = col if EVEN else col * stride_xc
@@ -132,8 +143,8 @@ def tiles_kernel(
     j = tile_j * BLOCK_J + tl.arange(0, BLOCK_J)
     x_ptr += offset(rest, sizes, x_strides, NDIM, ALIGN_X)
     out_ptr += offset(rest, sizes, out_strides, NDIM, ALIGN_OUT)
-    # The compiler knows what divides these sizes, and therefore how wide a masked access may be.
-    exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
+    exist_i = i < size_of(units_i, ALIGN_X, WIDE)
+    exist_j = j < size_of(units_j, ALIGN_OUT, WIDE)
 
     across = i if EVEN else i * stride_xi
     along = linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
@@ -196,7 +207,7 @@ def transpose_add_kernel(
         tile_h, tile_w, batch = tile_h.to(tl.int64), tile_w.to(tl.int64), batch.to(tl.int64)
     h = tile_h * BLOCK_H + tl.arange(0, BLOCK_H)
     w = tile_w * BLOCK_W + tl.arange(0, BLOCK_W)
-    size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
+    size_h, size_w = size_of(units_h, ALIGN_H, WIDE), size_of(units_w, ALIGN_W, WIDE)
     a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W)
     b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H)
     out_ptr += offset(batch, sizes, out_strides, NDIM, ALIGN_H)

@@ -11,7 +11,7 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | CHANNELS | x has 2 to 6 interleaved channels of 1 or 2 bytes, and the output planes of at least CHANNELS_MIN_PIXELS pixels; not if an even number of channels of 2 bytes have aligned planes (permute only) | tiles would move single elements, and have few lanes for odd numbers of channels | 10 to 48 % less time than TILES; for 4 aligned channels of 1 byte as much | channels.py |
 | STAGED | the tiles of 2-byte words that begin at any word leave so many lanes idle that they need STAGED_GAIN times as many as a staged tile; or short rows of 4-byte words that are neighbours in x lie far apart in the output (permute only) | tiles of any size are gathered from shared memory | 39 % less time than TILES, 17 % less than ROWS | staged.py, staged_tiles.py |
 | CHUNKS | tiles would have fewer than FLAT_TILE_BYTES, and the inner dims, all powers of two, are one piece of memory on both sides (permute only) | a program loads and stores whole pieces, and moves words between its threads | 36 us where tiles take 724, for [1048576, 4, 4] fp32 | flat.py |
-| FLAT | tiles would have fewer than FLAT_TILE_BYTES, and there are no such pieces; or there are many tiles of at most FLAT_TILE_WORDS words with idle lanes, and a block of the output comes from whole sectors of x | a program stores words in their order and gathers each; the words that are beside them in memory come from the L1 | 72 us where tiles take 381, for [16, 64, 2, 2, 128, 128] bf16 | flat.py |
+| FLAT | tiles would have fewer than FLAT_TILE_BYTES, and there are no such pieces; or there are many tiles with idle lanes, of at most FLAT_TILE_WORDS words or whose words of up to FLAT_NARROW bytes are stored one by one, and a block of the output comes from whole sectors of x; or rows that stay rows begin at any word | a program stores words in their order and gathers each; the words that are beside them in memory come from the L1 | 72 us where tiles take 381, for [16, 64, 2, 2, 128, 128] bf16 | flat.py |
 | TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced; programs walk the output in its order | the order: 2 to 3 % less time for (2, 1, 0), and 2 % less if x is kept in the L2 | kernels.py |
 
 The constants are in constants.py. Before a variant is chosen, dims are merged and elements are
@@ -152,20 +152,24 @@ def choose(permutation: Permutation) -> Variant:
     if len(dims) <= 1:
         return Variant.COPY
     if permutation.inner == len(dims) - 1:
-        return Variant.STAGED if _rows_are_scattered(permutation) else Variant.ROWS
+        if _rows_are_scattered(permutation):
+            return Variant.STAGED
+        return Variant.FLAT if _rows_begin_at_any_word(permutation) else Variant.ROWS
     if _images(permutation).applies():
         return Variant.CHANNELS
     sides = split_sides(permutation)
     if len(sides.i) == len(sides.j) == 1 and _matrices(permutation, sides).applies():
         return Variant.UNALIGNED
     tiles = _tiles(permutation)
+    if _gathers_whole_sectors(permutation, tiles):
+        return Variant.FLAT
     if _fills_tiles_badly(permutation, tiles):
         return Variant.STAGED
     small = constants.TILES_SMALL[permutation.word]
     words = tiles.arguments["BLOCK_I"] * tiles.arguments["BLOCK_J"]
     if are_small(tiles, words, permutation.word, small.i * small.j):
         return Variant.CHUNKS if flat.chunk_of(permutation.dims, permutation.word) else Variant.FLAT
-    return Variant.FLAT if _gathers_whole_sectors(permutation, tiles) else Variant.TILES
+    return Variant.TILES
 
 
 def widen(merged: list[Dim], itemsize: int, address: int) -> tuple[list[Dim], int]:
@@ -256,15 +260,27 @@ def _lanes(permutation: Permutation, tiles: Program) -> tuple[int, float]:
 
 
 def _gathers_whole_sectors(permutation: Permutation, tiles: Program) -> bool:
-    """Whether there are many tiles with few words and many idle lanes, and a program of the flat
-    variant reads little else than what it moves.
+    """Whether there are many tiles with many idle lanes, which have few words or store narrow ones
+    one by one, and a program of the flat variant reads little else than what it moves.
     """
     lanes, times = _lanes(permutation, tiles)
     if times < constants.FLAT_GAIN or tiles.programs < constants.FLAT_MIN_TILES:
         return False
-    if lanes / times > constants.FLAT_TILE_WORDS * tiles.programs:
+    have_few = lanes / times <= constants.FLAT_TILE_WORDS * tiles.programs
+    one_by_one = permutation.word <= constants.FLAT_NARROW and tiles.arguments["ALIGN_OUT"] == 1
+    if not (have_few or one_by_one):
         return False
     return flat.read_for_each_byte(*permutation) <= constants.FLAT_READ
+
+
+def _rows_begin_at_any_word(permutation: Permutation) -> bool:
+    """Whether rows that stay rows are moved word by word, and the flat variant does that faster."""
+    *outer, (columns, (step, _)) = permutation.dims
+    if step != 1 or columns < constants.NARROW_WORDS or _alignment_of_rows(permutation) > 1:
+        return False
+    # Each byte takes a division for each dim. Whether that is worth it depends on the idle lanes.
+    fills = triton.next_power_of_2(columns) < constants.FLAT_GAIN * columns
+    return permutation.word > 1 or len(outer) < constants.FLAT_BYTE_DIMS or not fills
 
 
 def _fills_tiles_badly(permutation: Permutation, tiles: Program) -> bool:
@@ -308,12 +324,19 @@ def _staged(permutation: Permutation) -> Program:
     return Program(staged_kernel, tile.programs, tile.arguments(permutation.begin, end))
 
 
+def _alignment_of_rows(permutation: Permutation) -> int:
+    """The words that an access may move if the last dim is the inner one on both sides."""
+    *outer, (columns, (step, _)) = permutation.dims
+    numbers = [permutation.begin, columns, *(s[X] for _, s in outer)]
+    return alignment(permutation.word, numbers) if step == 1 else 1
+
+
 def _rows(permutation: Permutation) -> Program:
     """Gather rows along the last dim."""
-    dims, word, begin = permutation
+    dims, word, _ = permutation
     *outer, (columns, (step, _)) = dims
     outer = outer or [Dim(1, (0, 0))]
-    align = alignment(word, [begin, columns, *(s[X] for _, s in outer)]) if step == 1 else 1
+    align = _alignment_of_rows(permutation)
     # Idle lanes of a short row cost more than one more division for each word.
     if step == align == 1 and columns < constants.NARROW_WORDS:
         outer, columns = dims, 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.suite import assert_right
-from warpcall_kernels._conv.tiling import Tiling
+from warpcall_kernels._conv.tiling import Tiling, dot_pieces
 from warpcall_kernels.conv import OP as FORWARD
 from warpcall_kernels.conv import conv
 from warpcall_kernels.conv_backward import OP as BACKWARD
@@ -22,7 +22,22 @@ def test_rows_of_a_tile_that_divide_a_head_lie_in_one_batch() -> None:
     assert not tiling.one_batch(64, 8)
 
 
-@pytest.mark.parametrize(("group", "one_batch"), [(64, True), (48, False)])
+@pytest.mark.parametrize(
+    ("rows", "length", "programs", "pieces"),
+    [
+        (1, 2439, 1, 16),  # 39 blocks
+        (4, 1000, 1, 64),  # as many blocks as a usual tile has pieces
+        (15, 1000, 16, 16),  # 240 pieces, which fit one tile of each program
+        (16, 1000, 16, 64),
+    ],
+)
+def test_heads_of_few_pieces_have_small_tiles(
+    rows: int, length: int, programs: int, pieces: int
+) -> None:
+    assert dot_pieces(rows, length, 64, 1, programs, 64) == pieces
+
+
+@pytest.mark.parametrize(("group", "one_batch"), [(64, True), (40, False)])
 @pytest.mark.parametrize(
     ("dtype", "taps", "length", "aware"),
     [
