@@ -4,6 +4,7 @@
     python -m bench.before_after --before .before              about four minutes
     python -m bench.before_after --before .before --quick      small calls only
     python -m bench.before_after --before .before --cells 4KBx1 1MBx8
+    python -m bench.before_after --before .before --quick --oip   inference requests
 
 A server of each version runs all the time. Samples of the two alternate (old new, new old), so that
 a machine that slows down slows both. CPU times are those of the kernel's scheduler, of all threads
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small calls only")
     parser.add_argument("--short", action="store_true", help="small calls, and calls beside a job")
     parser.add_argument("--cells", nargs="+", help="only these, such as 4KBx1 1MBx8")
+    parser.add_argument("--oip", action="store_true", help="calls are inference requests")
     parser.add_argument("--devices", default="auto")
     parser.add_argument(
         "--warm-start", action="store_true", help="only starts that compile kernels"
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             if given.cells and label(nbytes, clients).replace(" ", "") not in given.cells:
                 continue
-            load = load_of(nbytes, clients, seconds)
+            load = load_of(f"{'oip' if given.oip else ''}{nbytes}", clients, seconds)
             report(label(nbytes, clients), alternate(versions, load, given.samples or samples))
         if not (given.quick or given.cells):
             if not given.short:
@@ -133,9 +135,9 @@ def alternate(
     return found
 
 
-def load_of(nbytes: int, clients: int, seconds: float) -> Callable[[Version], Sample]:
-    """Takes a sample with raw sockets."""
-    command = [sys.executable, "-m", "bench.load", str(nbytes), str(clients), str(seconds)]
+def load_of(kind: str, clients: int, seconds: float) -> Callable[[Version], Sample]:
+    """Takes a sample with raw sockets; `kind` is as in `bench.load`."""
+    command = [sys.executable, "-m", "bench.load", kind, str(clients), str(seconds)]
     return lambda version: measured(version, [[*command, str(version.server.port)]])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import subprocess
@@ -58,23 +59,22 @@ class RawClient:
 
     Args:
         address: a port of this machine, or the path of a Unix socket.
+        oip: whether the calls are inference requests of the Open Inference Protocol, as tritonclient
+            writes them.
 
     Attributes:
         timing: milliseconds by stage of the last call, as the server says.
     """
 
-    def __init__(self, address: int | Path, tensor: Tensor, key: str = "") -> None:
+    def __init__(
+        self, address: int | Path, tensor: Tensor, key: str = "", *, oip: bool = False
+    ) -> None:
         self._sock = _connect(address)
         self._slice_nbytes = slice_nbytes(self._sock)
-        head = safetensors_head(tensor)
+        head, fields = _oip_head(tensor) if oip else _native_head(tensor)
         length = len(head) + tensor.nbytes
-        dims = ",".join(map(str, DIMS))
         authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-        head = (
-            f"POST /v1/kernels/{OP}?dims={dims} HTTP/1.1\r\nHost: localhost\r\n"
-            f"Content-Type: {wire.MEDIA_TYPE}\r\nContent-Length: {length}\r\n"
-            f"{authorization}\r\n"
-        ).encode() + head
+        head = f"{fields}Content-Length: {length}\r\n{authorization}\r\n".encode() + head
         payload = tensor.data.cast("B")
         small = len(payload) < WINDOW_BYTES
         self._parts = [memoryview(head + payload)] if small else [memoryview(head), payload]
@@ -321,6 +321,23 @@ def in_threads(work: list[Callable[[], object]], calls: int) -> float:
         for done in [pool.submit(repeat, one) for one in work]:
             done.result()
         return time.perf_counter() - begin
+
+
+def _native_head(tensor: Tensor) -> tuple[bytes, str]:
+    """What comes before the tensor's bytes in a body, and the request line with its first headers."""
+    dims = ",".join(map(str, DIMS))
+    line = f"POST /v1/kernels/{OP}?dims={dims} HTTP/1.1\r\nHost: localhost\r\n"
+    return safetensors_head(tensor), f"{line}Content-Type: {wire.MEDIA_TYPE}\r\n"
+
+
+def _oip_head(tensor: Tensor) -> tuple[bytes, str]:
+    """As `_native_head`, for an inference request."""
+    size = {"binary_data_size": tensor.nbytes}
+    given = {"name": "x", "shape": tensor.shape, "datatype": "FP32", "parameters": size}
+    parameters = {"binary_data_output": True, "dims": ",".join(map(str, DIMS))}
+    text = json.dumps({"inputs": [given], "parameters": parameters}, separators=(",", ":")).encode()
+    line = f"POST /v2/models/{OP}/infer HTTP/1.1\r\nHost: localhost\r\n"
+    return text, f"{line}Inference-Header-Content-Length: {len(text)}\r\n"
 
 
 def safetensors_head(tensor: Tensor) -> bytes:

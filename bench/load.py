@@ -1,8 +1,9 @@
 """One process that loads a server: python -m bench.load BYTES CLIENTS SECONDS PORT.
 
 It sends prepared requests on many sockets, one call at a time on each, and waits for the answers
-with epoll, so that a call costs this process less than the server. BYTES may be `sdk` (calls of 4 KB
-through the SDK, one at a time) or `beside` (calls of 4 KB with short pauses, until standard input
+with epoll, so that a call costs this process less than the server. BYTES may begin with `oip`, as in
+`oip4096`: then the calls are inference requests. It may be `sdk` (calls of 4 KB through the SDK, one at
+a time) or `beside` (calls of 4 KB with short pauses, until standard input
 ends). The process says "ready" after its first calls, begins when it reads a line, and then writes
 what it did as JSON.
 """
@@ -35,9 +36,10 @@ def main() -> None:
     """Load the server as the command says."""
     kind, clients, seconds, port = sys.argv[1:]
     random_ = np.random.default_rng(0)
-    nbytes = int(kind) if kind.isdigit() else 4 * KB
+    size = kind.removeprefix("oip")
+    nbytes = int(size) if size.isdigit() else 4 * KB
     tensor = random_.random(nbytes // 4, np.float32).reshape(-1, ROW)
-    checked = RawClient(int(port), tensor)
+    checked = RawClient(int(port), tensor, oip=size != kind)
     checked.call()
     refuse_other(np.frombuffer(checked.received, np.float32), tensor)
     if kind == "sdk":

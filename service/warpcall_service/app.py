@@ -34,6 +34,7 @@ from warpcall_service.oip import shared_memory_routes
 from warpcall_service.oip.infer import Inference
 from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
+from warpcall_service.oip.repeats import Repeats
 from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
@@ -90,7 +91,8 @@ def create_app(
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     reader = InferReader(settings, engine, uploads, shared)
-    inference = Inference(settings, calls, models, reader, statistics)
+    repeats = Repeats(shared, statistics)
+    inference = Inference(settings, calls, models, reader, statistics, repeats)
     direct = DirectRoutes()
     app = FastAPI(
         title="Warpcall",

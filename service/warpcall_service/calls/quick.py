@@ -11,7 +11,8 @@ import time
 
 from warpcall.errors import Problem
 from warpcall_service.auth.rate_limits import Account
-from warpcall_service.calls.repeated_call import CallTemplate, RepeatedCall, Services
+from warpcall_service.calls.call_template import CallFormat, CallTemplate, Services
+from warpcall_service.calls.repeated_call import RepeatedCall
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.quick import QuickFeed, Running
 from warpcall_service.http.request_connection import RequestConnection
@@ -30,18 +31,8 @@ class QuickCalls(Services):
 
     __slots__ = ()
 
-    def prepare(
-        self,
-        exchange: Exchange,
-        plan: Plan,
-        head: bytes,
-        media_type: bytes,
-    ) -> None:
-        """Let later requests that are like this one take the short way, if they may.
-
-        Args:
-            head: of the response's body, before the outputs.
-        """
+    def prepare(self, exchange: Exchange, plan: Plan, format_: CallFormat) -> None:
+        """Let later requests that are like this one take the short way, if they may."""
         received, headers = exchange.connection, exchange.headers
         if (
             not isinstance(received, RequestConnection)
@@ -50,40 +41,44 @@ class QuickCalls(Services):
             or exchange.scope["http_version"] != "1.1"
             or not received.keeps_alive
             or plan.output_nbytes > QUICK_OUTPUT_BYTES
-            or len(head) > JOIN_BYTES
+            or len(format_.head) > JOIN_BYTES
             or any(name in headers for name in NEVER)
         ):
             return
         known = self.authenticator.known(exchange)
         if known is not None:
             connection = received.connection
-            template = CallTemplate(self, exchange, connection, known, plan, head, media_type)
+            template = CallTemplate(self, exchange, connection, known, plan, format_)
             connection.quick.remember(PreparedCall(template))
 
 
 class PreparedCall:
-    """Implements `http.quick.Prepared` for the calls of one template."""
+    """Implements `http.quick.Repeatable` for the calls of one template."""
 
     def __init__(self, template: CallTemplate) -> None:
         self.nbytes = template.nbytes
+        self.json_nbytes = template.format.json_nbytes
+        self.request_id = template.format.request_id
         self._template = template
 
-    def begin(self, feed: QuickFeed, data: memoryview) -> Running | None:
-        """As `http.quick.Prepared.begin`."""
+    def begin(self, feed: QuickFeed, data: memoryview, request_id: bytes) -> Running | None:
+        """As `http.quick.Repeatable.begin`."""
         template = self._template
         services, user = template.services, template.known.caller.name
         began = time.monotonic()
-        call = RepeatedCall(template, feed, began)
+        call = RepeatedCall(template, feed, began, request_id)
         if not services.authenticator.authenticate_again(call, template.known):
             return None
         slot: Slot | None = None
         account: Account | None = None
         try:
-            slot = services.engine.acquire_at_once(template.output_end, user)
+            find_memory = template.format.find_memory
+            memory = None if find_memory is None else find_memory()
+            slot = services.engine.acquire_at_once(template.slot_nbytes, user)
             if slot is not None:
                 slot.view[: len(data)] = data
                 account = services.limits.acquire(user, began)
-                call.start(slot, account, len(data))
+                call.start(slot, account, len(data), memory)
                 return call
         except Problem:  # the ordinary way meets the same problem, and answers with it
             if account is not None:

@@ -1,124 +1,24 @@
-"""Calls that repeat an earlier call of their connection.
-
-A call that was answered in the ordinary way leaves a `CallTemplate`: its plan, its user, its format,
-the text of its responses. `quick.py` says which calls use it.
-"""
+"""Calls that repeat an earlier call of their connection; `quick.py` says which these are."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
 
 from warpcall.errors import Problem
-from warpcall_service.auth.authenticator import Authenticator, Known
-from warpcall_service.auth.rate_limits import Account, Limits
-from warpcall_service.calls.send_thread import LargeCalls
-from warpcall_service.calls.upload import output_begin
-from warpcall_service.http.access_log import Answered
-from warpcall_service.http.connection import Connection
-from warpcall_service.http.exchange import (
-    JOIN_BYTES,
-    ClientGone,
-    Exchange,
-    new_request_id,
-    stopped_early,
-)
+from warpcall_service.auth.rate_limits import Account
+from warpcall_service.calls.call_template import NOSNIFF, CallTemplate, ClientMemory
+from warpcall_service.http.exchange import JOIN_BYTES, ClientGone, new_request_id, stopped_early
 from warpcall_service.http.problems import Internal, render
 from warpcall_service.http.quick import QuickFeed
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.arena import Slot
-from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import Timing
-from warpcall_service.settings import Settings
-
-NOSNIFF = b"x-content-type-options: nosniff\r\n"
 
 log = logging.getLogger("warpcall")
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What every call uses.
-
-    Args:
-        record: counts and logs a request that was answered in so many seconds.
-
-    Attributes:
-        large_calls: what the large ones of all connections share.
-    """
-
-    settings: Settings
-    engine: LocalEngine
-    authenticator: Authenticator
-    limits: Limits
-    record: Callable[[Answered, float], None]
-    large_calls: LargeCalls = field(default_factory=LargeCalls)
-
-
-class CallTemplate:
-    """What is the same for all calls of a connection with one head: op, plan, user and timeout.
-
-    Args:
-        head: of the response's body, before the outputs.
-
-    Attributes:
-        nbytes: bytes of the whole body.
-        response_nbytes: bytes of the response's body.
-        scope: what the log says of the request.
-        head: as above.
-        output_begin, output_end: where the outputs lie in a call's slot.
-        timeout_s: as `Exchange.timeout_s`.
-    """
-
-    def __init__(
-        self,
-        services: Services,
-        exchange: Exchange,
-        connection: Connection,
-        known: Known,
-        plan: Plan,
-        head: bytes,
-        media_type: bytes,
-    ) -> None:
-        assert exchange.declared is not None
-        self.services = services
-        self.connection = connection
-        self.nbytes = exchange.declared
-        self.known = known
-        self.plan = plan
-        self.op = exchange.op
-        self.scope = {name: exchange.scope[name] for name in ("client", "method", "path")}
-        self.output_begin = output_begin(plan)
-        self.output_end = self.output_begin + plan.output_nbytes
-        self.head = head
-        self.timeout_s = exchange.timeout_s
-        self.response_nbytes = len(head) + plan.output_nbytes
-        self._begin_of_head = (
-            b"HTTP/1.1 200 OK\r\n%%bcontent-type: %b\r\ncontent-length: %d\r\nserver-timing: "
-            % (media_type, self.response_nbytes)
-        )
-
-    def response_head(self, timing: Timing, request_id: str, *, is_last: bool) -> bytes:
-        """The response of a call that went well, until its outputs."""
-        return b"".join(
-            (
-                self._begin_of_head % self.connection.standing_headers(),
-                timing.header(),
-                b"\r\nx-warpcall-device: ",
-                timing.device.encode(),
-                b"\r\n",
-                NOSNIFF,
-                b"x-request-id: ",
-                request_id.encode(),
-                b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n",
-                self.head,
-            )
-        )
 
 
 class RepeatedCall:
@@ -133,20 +33,34 @@ class RepeatedCall:
     """
 
     __slots__ = (
-        *("account", "began", "caller", "feed", "op", "outcome", "received", "request_id"),
-        *("scope", "sent", "slot", "stages_ms", "status", "template", "uploaded"),
+        *("account", "began", "caller", "feed", "id_in_json", "memory", "op", "outcome"),
+        *(
+            "received",
+            "request_id",
+            "scope",
+            "sent",
+            "slot",
+            "stages_ms",
+            "status",
+            "template",
+            "uploaded",
+        ),
         *("_ended", "_is_on_lane", "_is_watched", "_missing", "_sending", "_watchdog"),
     )
 
     slot: Slot
     account: Account
+    memory: ClientMemory | None
     uploaded: float  # time at which its inputs were complete
     stages_ms: Mapping[str, float]
     _sending: asyncio.Task[None]
     _watchdog: ClientWatchdog
 
-    def __init__(self, template: CallTemplate, feed: QuickFeed, began: float) -> None:
+    def __init__(
+        self, template: CallTemplate, feed: QuickFeed, began: float, id_in_json: bytes
+    ) -> None:
         self.template = template
+        self.id_in_json = id_in_json
         self.feed = feed
         self.began = began
         self.caller = template.known.caller
@@ -163,15 +77,15 @@ class RepeatedCall:
         self._missing = 0  # bytes of the body that have not come
         self._is_watched = False  # whether it has a watchdog; a small call has none
 
-    def start(self, slot: Slot, account: Account, nbytes: int) -> None:
+    def start(self, slot: Slot, account: Account, nbytes: int, memory: ClientMemory | None) -> None:
         """Begin; the first `nbytes` bytes of the inputs are in the slot.
 
         Raises:
-            Busy, Unavailable, TimedOut: the inputs are complete, and the lane does not accept them.
+            Problem: as `_submit`; the inputs are complete.
         """
         template = self.template
-        self.slot, self.account = slot, account
-        self._missing = template.plan.input_nbytes - nbytes
+        self.slot, self.account, self.memory = slot, account, memory
+        self._missing = template.format.input_nbytes - nbytes
         if not self._missing:
             self._submit()
             if template.response_nbytes <= JOIN_BYTES:
@@ -191,7 +105,7 @@ class RepeatedCall:
         self._watchdog.progress(nbytes)
         if template.timeout_s is not None:
             self._watchdog.set_deadline(template.timeout_s)
-        rest = slot.view[nbytes : template.plan.input_nbytes]
+        rest = slot.view[nbytes : template.format.input_nbytes]
         self.feed.receive_into(rest, self._progress, self._received)
 
     # For the lane
@@ -255,12 +169,16 @@ class RepeatedCall:
             self._end(problem)
 
     def _submit(self) -> None:
-        """Give the call to its lane; its inputs are complete.
+        """Give the call to its lane; its body is complete.
 
         Raises:
             Busy, Unavailable, TimedOut: the lane does not accept it.
+            InvalidInput: the client's memory cannot be read.
         """
-        template, slot, self.uploaded = self.template, self.slot, time.monotonic()
+        template, slot = self.template, self.slot
+        if self.memory is not None:
+            self.memory.read(slot.view)
+        self.uploaded = time.monotonic()
         services = template.services
         deadline = (
             self.uploaded + services.settings.call_timeout_s
@@ -275,11 +193,22 @@ class RepeatedCall:
         if connection.transport.is_closing():
             self._end(ClientGone())
             return
-        head = template.response_head(timing, self.request_id, is_last=self.feed.is_last)
-        outputs = self.slot.view[template.output_begin : template.output_end]
+        self.stages_ms = timing.stages_ms(self.uploaded - self.began)
+        view = self.slot.view
+        if self.memory is not None:
+            try:
+                self.memory.write(view)
+            except Problem as problem:
+                self._end(problem)
+                return
+        for to, begin, end in template.moves:
+            view[to : to + end - begin] = view[begin:end]
+        head = template.response_head(
+            timing, self.request_id, self.id_in_json, is_last=self.feed.is_last
+        )
+        outputs = view[template.sent_begin : template.sent_end]
         self.status = 200
         self.sent = template.response_nbytes
-        self.stages_ms = timing.stages_ms(self.uploaded - self.began)
         if template.response_nbytes <= JOIN_BYTES:
             self._end(None, b"".join((head, outputs)))
         elif not self._gave_to_thread(head, outputs):
@@ -358,18 +287,20 @@ class RepeatedCall:
             self.account.release(seconds)
         if not (response and self._missing):
             feed.end()
+        if template.format.count is not None:
+            stages_ms = self.stages_ms if problem is None else None
+            template.format.count(self.op, seconds, stages_ms)
         services.record(self, seconds)
 
     def _problem_response(self, problem: Problem) -> bytes:
         """The response that is a problem. This also records it."""
         status, headers, body = render(problem, self.request_id, self.scope["path"])
-        fields = [*headers, (b"x-request-id", self.request_id.encode())]
-        if self._missing or self.feed.is_last:
-            fields.append((b"connection", b"close"))
-        text = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
-        self.status, self.sent, self.outcome = status, len(body), problem.code
         head = self.template.connection.response_head(status)
-        return b"".join((head, NOSNIFF, text, b"\r\n", body))
+        text = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        own = b"x-request-id: %b\r\n" % self.request_id.encode()
+        closing = b"connection: close\r\n" if self._missing or self.feed.is_last else b""
+        self.status, self.sent, self.outcome = status, len(body), problem.code
+        return b"".join((head, text, NOSNIFF, own, closing, b"\r\n", body))
 
     def _fail_with(self, error: Exception) -> None:
         log.error("a request failed", exc_info=error, extra={"id": self.request_id})

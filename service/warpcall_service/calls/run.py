@@ -14,6 +14,7 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.admission import Admission
+from warpcall_service.calls.call_template import CallFormat
 from warpcall_service.calls.quick import QuickCalls
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
@@ -25,6 +26,7 @@ from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -38,7 +40,11 @@ Write = Callable[[JsonWriter], Awaitable[tuple[Headers, ResponseBody]]]
 
 
 class CallRunner:
-    """Runs calls whose inputs are in the arena, and sends the responses from there."""
+    """Runs calls whose inputs are in the arena, and sends the responses from there.
+
+    Attributes:
+        prepare: as `QuickCalls.prepare`.
+    """
 
     def __init__(
         self, settings: Settings, engine: LocalEngine, uploads: Uploads, quick: QuickCalls
@@ -47,7 +53,7 @@ class CallRunner:
         self._engine = engine
         self._ops = {op["name"]: op for op in engine.catalog}
         self.uploads = uploads
-        self._quick = quick
+        self.prepare = quick.prepare
         self._formats = responses.formats(settings.max_json_bytes)
         self._json_admission = Admission("JSON responses", 1, math.inf, None)
 
@@ -66,9 +72,10 @@ class CallRunner:
 
         async def write(writer: JsonWriter) -> tuple[Headers, ResponseBody]:
             response = await format_.write(upload.plan, upload.outputs(), writer)
+            headers = [(b"content-type", format_.media_type)]
             if isinstance(format_, SafetensorsFormat) and upload.is_cached:
-                self._quick.prepare(exchange, upload.plan, response.head, format_.media_type)
-            return [(b"content-type", format_.media_type)], response
+                self.prepare(exchange, upload.plan, _format_of(upload.plan, headers, response.head))
+            return headers, response
 
         await self.run(exchange, watchdog, upload, write)
 
@@ -162,6 +169,11 @@ class CallRunner:
             timeout_s = min(timeout_s, exchange.timeout_s)
         exchange.timeout_s = timeout_s
         return timeout_s
+
+
+def _format_of(plan: Plan, headers: Headers, head: bytes) -> CallFormat:
+    """How a call is written whose request and response are safetensors."""
+    return CallFormat(headers, head, plan.input_nbytes, (0, plan.output_nbytes))
 
 
 async def _move_to_arena(response: ResponseBody, writer: JsonWriter) -> ResponseBody:

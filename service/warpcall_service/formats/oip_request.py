@@ -122,6 +122,13 @@ def params_of(request: InferRequest, op: Mapping[str, Any]) -> Params:
     return {**request.parameters, **from_text(texts.items(), op)}
 
 
+def shared_spans(request: InferRequest) -> list[Span]:
+    """The ranges of shared memory that a request names."""
+    named = [given.shared for given in request.inputs]
+    named += [wanted.shared for wanted in request.outputs or ()]
+    return [span for span in named if span is not None]
+
+
 def _input(entry: object) -> RequestInput:
     name, given = _named(entry, "an input", {"name", "shape", "datatype", "parameters", "data"})
     wire.check_name(name)

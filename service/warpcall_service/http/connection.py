@@ -175,6 +175,7 @@ class Connection(RequestParser):
 
     def shutdown(self) -> None:
         """Close the connection if it is idle, or else after the response to the current request."""
+        self.quick.parse_head()
         if self.quick.running is not None:
             self.quick.is_last = True
             return
@@ -245,6 +246,9 @@ class Connection(RequestParser):
             self._feed_held()
 
     def timeout_keep_alive_handler(self) -> None:
+        self.quick.parse_head()
+        if not self._idle and self.quick.running is None:
+            return  # there was a head, whose request now runs
         left_s = self.quick.answered_at + self.timeout_keep_alive - self.loop.time()
         if self.quick.running is not None:
             left_s = float(self.timeout_keep_alive)

@@ -17,7 +17,7 @@ from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads, complete
 from warpcall_service.formats import json_values, oip_request
 from warpcall_service.formats.json_reader import INLINE_BYTES
-from warpcall_service.formats.oip_request import InferRequest, RequestInput
+from warpcall_service.formats.oip_request import InferRequest, RequestInput, shared_spans
 from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
@@ -27,7 +27,7 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.oip.layout import Layout, check_list, list_of
 from warpcall_service.oip.response import HEADER_LENGTH, InferResponse
-from warpcall_service.oip.shared_memory import Region, SharedMemory
+from warpcall_service.oip.shared_memory import Region, SharedMemory, copy_slices
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
@@ -37,10 +37,26 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A call that was read, and the response that it asks for.
+
+    Attributes:
+        json_nbytes: bytes of the request's JSON; 0 if the call's plan does not follow from them, because a
+            parameter came as a tensor.
+    """
+
+    upload: Upload
+    response: InferResponse
+    layout: Layout
+    json_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Placed:
     """A call whose JSON has been read, with a slot for its inputs.
 
     Attributes:
+        json_nbytes: as in `ReadCall`.
         late: inputs that are parameters of the op and are sent as bytes after the JSON.
         plan: None if there are such inputs: the call can be planned only after they are read.
     """
@@ -49,6 +65,7 @@ class _Placed:
     response: InferResponse
     regions: Mapping[str, Region]
     layout: Layout
+    json_nbytes: int
     given: Params
     late: tuple[RequestInput, ...]
     plan: Plan | None
@@ -66,10 +83,8 @@ class InferReader:
         self._uploads = uploads
         self._shared = shared
 
-    async def read_call(
-        self, exchange: Exchange, body: Body, op: Mapping[str, Any]
-    ) -> tuple[Upload, InferResponse]:
-        """Read a call of `op`, and the response that it asks for.
+    async def read_call(self, exchange: Exchange, body: Body, op: Mapping[str, Any]) -> ReadCall:
+        """Read a call of `op`.
 
         Raises:
             Problem: the call is invalid, or there is no memory for it. No slot is allocated then.
@@ -87,7 +102,8 @@ class InferReader:
         else:
             placed = await self._place_large(exchange, body, op, nbytes)
         try:
-            return await self._fill(body, op, placed), placed.response
+            upload = await self._fill(body, op, placed)
+            return ReadCall(upload, placed.response, placed.layout, placed.json_nbytes)
         except BaseException:
             placed.slot.release()
             raise
@@ -181,7 +197,8 @@ class InferReader:
         except BaseException:  # the client may leave while a large tensor is copied
             slot.release()
             raise
-        return _Placed(request, response, regions, layout, params, late, plan, slot)
+        fixed_nbytes = 0 if as_params else json_nbytes
+        return _Placed(request, response, regions, layout, fixed_nbytes, params, late, plan, slot)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
         """Read the bytes after the JSON, and the inputs in shared memory."""
@@ -193,7 +210,8 @@ class InferReader:
         for given in placed.request.inputs:
             if given.shared is not None and given.info.name in layout.tensors:
                 region = placed.regions[given.shared.region]
-                await region.read(given.shared.offset, layout.view(given.info.name, slot.view))
+                view = layout.view(given.info.name, slot.view)
+                await copy_slices(region.read(given.shared.offset, view))
         if placed.plan is not None:
             return complete(placed.plan, slot)
         params = placed.given
@@ -233,16 +251,8 @@ class InferReader:
 
     def _regions(self, exchange: Exchange, request: InferRequest) -> dict[str, Region]:
         """The shared memory regions that a request names; all of them belong to the caller."""
-        named = [given.shared for given in request.inputs]
-        named += [wanted.shared for wanted in request.outputs or ()]
-        spans = [span for span in named if span is not None]
-        if not spans:
-            return {}
-        owner = self._shared.owner(exchange)
-        regions = {span.region: self._shared.region(owner, span.region) for span in spans}
-        for span in spans:
-            regions[span.region].check(span.offset, span.nbytes)
-        return regions
+        spans = shared_spans(request)
+        return self._shared.regions_of(self._shared.owner(exchange), spans) if spans else {}
 
 
 def _decode(text: bytes) -> InferRequest:
@@ -255,5 +265,5 @@ async def _list_param(given: RequestInput, regions: Mapping[str, Region]) -> lis
     if given.shared is None:
         return list_of(given, None)
     data = bytearray(given.info.nbytes)
-    await regions[given.shared.region].read(given.shared.offset, memoryview(data))
+    await copy_slices(regions[given.shared.region].read(given.shared.offset, memoryview(data)))
     return list_of(given, memoryview(data))

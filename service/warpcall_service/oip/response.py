@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,35 @@ from warpcall_service.http.problems import Headers
 from warpcall_service.lanes.arena_memory import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.oip.models import VERSION
-from warpcall_service.oip.shared_memory import Region
+from warpcall_service.oip.shared_memory import Region, copy_slices
 from warpcall_service.text import brief
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How the binary outputs of a response come to lie together in the output region.
+
+    Attributes:
+        moves: copies (to, begin, end), in order. They overwrite other outputs.
+        begin, end: where the outputs lie then.
+    """
+
+    moves: tuple[tuple[int, int, int], ...]
+    begin: int
+    end: int
+
+    @staticmethod
+    def of(infos: Sequence[TensorInfo]) -> Places:
+        """Find the places of these outputs, of which there may be none."""
+        begin = end = infos[0].begin if infos else 0
+        moves = []
+        for info in infos:
+            if info.begin != end:
+                moves.append((end, info.begin, info.end))
+            end += info.nbytes
+        return Places(tuple(moves), begin, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,7 @@ class InferResponse:
                 )
         json_nbytes = 0
         for info in plan.outputs:
-            wanted = self._wanted(info.name)
+            wanted = self.wanted(info.name)
             if wanted is None or wanted.binary:
                 continue
             if wanted.shared is not None:
@@ -78,7 +103,7 @@ class InferResponse:
         written: list[TensorInfo] = []
         binary: list[TensorInfo] = []
         for info in plan.outputs:
-            wanted = self._wanted(info.name)
+            wanted = self.wanted(info.name)
             if wanted is None:
                 continue
             data = outputs[info.begin : info.end]
@@ -91,7 +116,8 @@ class InferResponse:
                 binary.append(info)
                 entry["parameters"] = {"binary_data_size": info.nbytes}
             elif wanted.shared is not None:
-                await self.regions[wanted.shared.region].write(wanted.shared.offset, data)
+                region = self.regions[wanted.shared.region]
+                await copy_slices(region.write(wanted.shared.offset, data))
                 entry["parameters"] = {
                     "shared_memory_region": wanted.shared.region,
                     "shared_memory_offset": wanted.shared.offset,
@@ -108,7 +134,10 @@ class InferResponse:
         document = await writer.write(response, written, outputs, compact=True)
         if not binary:
             return [(b"content-type", b"application/json")], document
-        data = _together(binary, outputs)
+        places = Places.of(binary)
+        for to, begin, end in places.moves:
+            outputs[to : to + end - begin] = outputs[begin:end]
+        data = outputs[places.begin : places.end]
         headers = [
             (b"content-type", b"application/octet-stream"),
             (HEADER_LENGTH.lower().encode(), b"%d" % (len(document.head) + len(document.data))),
@@ -120,20 +149,11 @@ class InferResponse:
         await copy_in_chunks(joined[len(document.data) :], data)
         return headers, ResponseBody(b"", joined)
 
-    def _wanted(self, name: str) -> RequestOutput | None:
+    def wanted(self, name: str) -> RequestOutput | None:
+        """How the request asks for an output; None if it does not."""
         if self.request.outputs is None:
             return RequestOutput(name, self.request.binary, None)
         return next((wanted for wanted in self.request.outputs if wanted.name == name), None)
-
-
-def _together(infos: list[TensorInfo], outputs: memoryview) -> memoryview:
-    """Move these outputs together; the bytes between them are overwritten."""
-    begin = end = infos[0].begin
-    for info in infos:
-        if info.begin != end:
-            outputs[end : end + info.nbytes] = outputs[info.begin : info.end]
-        end += info.nbytes
-    return outputs[begin:end]
 
 
 def _check_room(info: TensorInfo, span: Span) -> None:

@@ -13,10 +13,11 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
+from warpcall_service.formats.oip_request import Span
 from warpcall_service.http.exchange import SLICE_BYTES, Exchange
 from warpcall_service.text import brief
 
@@ -64,25 +65,35 @@ class Region:
                 field=self.name,
             )
 
-    async def read(self, offset: int, target: memoryview) -> None:
-        """Fill `target` with the bytes of the region from `offset` on.
+    def read(self, offset: int, target: memoryview) -> Generator[None, None, None]:
+        """Fill `target` with the bytes of the region from `offset` on, in slices.
+
+        Yields after each slice but the last, so that other requests can run.
 
         Raises:
-            InvalidInput: the segment was removed, replaced or shortened.
+            InvalidInput: the segment was removed, replaced or shortened, or cannot be read.
         """
         filled = 0
         with self._open(os.O_RDONLY) as segment:
             while filled < len(target):
                 part = target[filled : filled + SLICE_BYTES]
-                nbytes = os.preadv(segment, [part], self.offset + offset + filled)
+                try:
+                    nbytes = os.preadv(segment, [part], self.offset + offset + filled)
+                except OSError as error:
+                    raise InvalidInput(
+                        f"cannot read the shared memory {brief(self.key)}: {error.strerror}",
+                        field=self.name,
+                    ) from None
                 if not nbytes:
                     raise self._too_short(os.fstat(segment).st_size)
                 filled += nbytes
                 if filled < len(target):
-                    await asyncio.sleep(0)  # other requests can run
+                    yield
 
-    async def write(self, offset: int, data: memoryview) -> None:
-        """Write `data` to the region from `offset` on.
+    def write(self, offset: int, data: memoryview) -> Generator[None, None, None]:
+        """Write `data` to the region from `offset` on, in slices.
+
+        Yields after each slice but the last, so that other requests can run.
 
         Raises:
             InvalidInput: the segment was removed, replaced or shortened, or the system has no
@@ -103,7 +114,7 @@ class Region:
                         field=self.name,
                     ) from None
                 if written < len(data):
-                    await asyncio.sleep(0)
+                    yield
 
     @contextlib.contextmanager
     def _open(self, how: int) -> Iterator[int]:
@@ -122,6 +133,13 @@ class Region:
             f"{brief(self.name)} of {self.nbytes} from byte {self.offset}",
             field=self.name,
         )
+
+
+async def copy_slices(slices: Generator[None, None, None]) -> None:
+    """Read or write all slices; other requests run in between."""
+    with contextlib.closing(slices):
+        for _ in slices:
+            await asyncio.sleep(0)
 
 
 class SharedMemory:
@@ -206,6 +224,18 @@ class SharedMemory:
         if region is None:
             raise NotFound(f"you have registered no shared memory region {brief(name)}", field=name)
         return region
+
+    def regions_of(self, owner: str, spans: Sequence[Span]) -> dict[str, Region]:
+        """The regions of an owner in which these ranges lie, by name.
+
+        Raises:
+            NotFound: the owner has no region of that name.
+            InvalidInput: a range is not in its region.
+        """
+        regions = {span.region: self.region(owner, span.region) for span in spans}
+        for span in spans:
+            regions[span.region].check(span.offset, span.nbytes)
+        return regions
 
     def unregister(self, owner: str, name: str | None = None) -> None:
         """Remove a region of an owner, or all of them. It is no error if there is none."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpcall_service.http.exchange import Exchange
 from warpcall_service.oip.models import VERSION
 
 # Our stages by the names that the protocol has for them.
@@ -41,15 +41,18 @@ class Statistics:
     def __init__(self) -> None:
         self._models: defaultdict[str, _ModelStatistics] = defaultdict(_ModelStatistics)
 
-    def record(self, exchange: Exchange, *, ok: bool) -> None:
-        """Count a request that has ended. It failed if its client left before the end."""
-        counts = self._models[exchange.op]
-        took_ms = (time.monotonic() - exchange.began) * 1e3
-        counts.durations["success" if ok else "fail"].add(took_ms)
-        if ok:
+    def record(self, model: str, seconds: float, stages_ms: Mapping[str, float] | None) -> None:
+        """Count a request that has ended.
+
+        Args:
+            stages_ms: as `Exchange.stages_ms`; None if the request failed, or its client left.
+        """
+        counts = self._models[model]
+        counts.durations["fail" if stages_ms is None else "success"].add(seconds * 1e3)
+        if stages_ms is not None:
             counts.last_ms = time.time_ns() // 1_000_000
             for name, stage in _STAGES.items():
-                counts.durations[name].add(exchange.stages_ms[stage])
+                counts.durations[name].add(stages_ms[stage])
 
     def of(self, model: str) -> dict[str, Any]:
         """The response to GET /v2/models/{model}/stats."""

@@ -9,6 +9,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,17 @@ def server() -> Iterator[Server]:
         yield started
 
 
+class HasPort(Protocol):
+    """A server."""
+
+    @property
+    def port(self) -> int: ...
+
+
 class Caller:
     """One connection, which is closed when nothing refers to the caller any more."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: HasPort) -> None:
         self.sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
         self.sock.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
