@@ -19,6 +19,8 @@ from typing import Generic, TypeVar
 
 # The cost of a call beside its bytes: its overhead in a lane takes as long as copying this many.
 CALL_BYTES = 256 << 10
+# The cost of a second of compilation: a lane copies about as many bytes in that time.
+SECOND_BYTES = 10 << 30
 
 T = TypeVar("T")
 
@@ -126,6 +128,11 @@ class FairQueue(Generic[T]):
             start = max(start, finish)
             self._virtual_time = max(start, self._virtual_time)
         self._finish_tags[user] = start + nbytes + CALL_BYTES
+
+    def charge_seconds(self, user: str, seconds: float) -> None:
+        """Charge `user` for a served item that took so much longer than its bytes say."""
+        finish = self._finish_tags.get(user, self._virtual_time)
+        self._finish_tags[user] = finish + int(seconds * SECOND_BYTES)
 
     def clear(self) -> list[T]:
         """Take out all entries, and return their items."""

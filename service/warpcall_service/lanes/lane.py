@@ -84,7 +84,7 @@ class Lane:
         self._restarts = 0
         self._last_restart, self._last_restart_ms = "", 0
         self._deaths = 0  # of worker processes since a call was answered
-        self._mean_call_s = 0.0
+        self._mean_call_s = self._mean_compile_s = 0.0
         self._start_s = START_S
         self._restart_at = 0.0  # when a new worker process is started, by time.monotonic()
         self._keep_memory_task = self._loop.create_task(self.arena.memory.keep(device))
@@ -345,7 +345,8 @@ class Lane:
         sent = self._sent
         if self.state != "ready" or self._worker is None or self.device_lease.blocks_calls:
             return False
-        if sent and not may_follow(call, sent, self._sent_nbytes, self._mean_call_s):
+        means = self._mean_call_s, self._mean_compile_s
+        if sent and not may_follow(call, sent, self._sent_nbytes, *means):
             return False
         call.id = self._last_id = self._last_id + 1
         if not self._worker.send(
@@ -382,6 +383,9 @@ class Lane:
             queue_ms = (began - call.began) * 1e3
             times = (queue_ms, h2d_ms, kernel_ms, d2h_ms)
             call.done.set_result(Timing(*times, self.hello["label"], compile_ms))
+        self._mean_compile_s += (compile_ms * 1e-3 - self._mean_compile_s) * 0.1
+        if compile_ms:  # calls of others come before those that this user has waiting
+            self._queue.charge_seconds(call.source.user, compile_ms * 1e-3)
         self.activity.add_call(device_s)
         if self._freed:
             self.free_tensors()

@@ -23,6 +23,9 @@ MAX_AHEAD_BYTES = 4 << 20
 # server's process, 63 if each waits in the queue first.
 MAX_SHORT_AHEAD = 32
 SHORT_CALL_S = 60e-6
+# While calls compile kernels, which takes 0.15 to 0.9 s each on an H200, none is sent ahead if those that were sent may
+# compile for so long: a call of another user would wait for all of them.
+MAX_COMPILED_AHEAD_S = 10e-3
 
 
 class Outcome(Protocol):
@@ -81,14 +84,19 @@ class Call:
         self.target.release_retained()
 
 
-def may_follow(call: Call, sent: Sequence[Call], sent_nbytes: int, mean_s: float) -> bool:
+def may_follow(
+    call: Call, sent: Sequence[Call], sent_nbytes: int, mean_s: float, mean_compile_s: float
+) -> bool:
     """Whether a call may be sent to the worker process, which has not answered others yet.
 
     Args:
         sent: these, the oldest first.
         sent_nbytes: their bytes.
         mean_s: what a call took on the device lately; 0 if nothing is known.
+        mean_compile_s: how long a call compiled lately.
     """
-    is_short = call.plan is sent[-1].plan and 0 < mean_s <= SHORT_CALL_S
+    if not mean_s or len(sent) * mean_compile_s > MAX_COMPILED_AHEAD_S:
+        return False
+    is_short = call.plan is sent[-1].plan and mean_s <= SHORT_CALL_S
     ahead = sent_nbytes - sent[0].nbytes + call.nbytes
     return len(sent) < (MAX_SHORT_AHEAD if is_short else MAX_AHEAD) and ahead <= MAX_AHEAD_BYTES

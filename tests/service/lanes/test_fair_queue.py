@@ -6,10 +6,11 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpcall_service.lanes.fair_queue import CALL_BYTES, FairQueue, QueueEntry
+from warpcall_service.lanes.fair_queue import CALL_BYTES, SECOND_BYTES, FairQueue, QueueEntry
 
 USERS = "abcd"
 MAX_BYTES = 8 << 20
@@ -225,3 +226,30 @@ def test_after_a_rest_nobody_owes_anything() -> None:
     queue.enqueue("a", 1, "a")
 
     assert [w.item for w in drain(queue)] == ["a", "b"]
+
+
+def test_a_user_whose_call_took_long_waits_for_as_much_of_others() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(3):
+        queue.enqueue("a", 0, "")
+    assert serve_one(queue) is not None
+    queue.charge_seconds("a", 40 * CALL_BYTES / SECOND_BYTES)
+    for _ in range(60):
+        queue.enqueue("b", 0, "")
+
+    served = "".join(one.user for one in drain(queue))
+
+    assert served.index("a") == pytest.approx(41, abs=1)
+    assert served.count("a") == 2
+
+
+def test_a_charge_is_forgotten_once_its_user_was_served_while_nobody_else_waited() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.charge("a", 0)
+    queue.charge_seconds("a", 3.0)
+    queue.charge("a", 0)
+    queue.enqueue("a", 0, "")
+    queue.enqueue("b", 0, "")
+    queue.enqueue("b", 0, "")
+
+    assert [one.user for one in drain(queue)] in (["b", "a", "b"], ["a", "b", "b"])
