@@ -51,6 +51,7 @@ LONG = (
     "e2e/test_lane_trouble",
     "oip/test_clients",
     "image/test_nginx",
+    "monitoring/test_scraped",
     "service/auth/test_revocation",
     "service/worker/test_problem_jobs",
     "e2e/test_uploads_sdk",
