@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
 
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.services import Services
@@ -49,7 +48,7 @@ class Application:
 
 async def _routes(folder: Path) -> set[tuple[str, str]]:
     async with services(folder) as found:
-        routes = _flat(found.app.routes)
+        routes = [route for route in found.app.routes if isinstance(route, APIRoute)]
         return {(method, route.path) for route in routes for method in route.methods or ()}
 
 
@@ -79,12 +78,3 @@ async def services(folder: Path) -> AsyncIterator[Application]:
         yield Application(store, platform.monitors, app)
     finally:
         await platform.stop()
-
-
-def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
-    """The routes of an application and of the routers in it, which FastAPI keeps apart."""
-    for route in routes:
-        if isinstance(route, APIRoute):
-            yield route
-        elif isinstance(router := getattr(route, "original_router", None), APIRouter):
-            yield from _flat(router.routes)

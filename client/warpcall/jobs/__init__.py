@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
+from warpcall._extras.field_texts import describe_fields
 from warpcall._extras.tables import table_of_objects
 
 State = Literal[
@@ -83,7 +84,7 @@ class Payload:
     # The server makes its OpenAPI from these classes with pydantic, which reads this attribute. The
     # client does not need pydantic.
     __pydantic_config__: ClassVar[dict[str, Any]] = {
-        "use_attribute_docstrings": True,
+        "json_schema_extra": describe_fields,
         "allow_inf_nan": False,
         # The server sends every field, also one that older servers do not know.
         "json_schema_serialization_defaults_required": True,

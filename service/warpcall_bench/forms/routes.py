@@ -31,14 +31,17 @@ def forms(
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
     ops = Ops(core.engine, uploads)
-    router.include_router(job_forms.routes(settings, ops, jobs, uploads))
-    router.include_router(upload_forms.routes(settings, ops, uploads))
-    router.include_router(admin.routes(settings, core.accounts, jobs))
-    router.include_router(health.routes(core.report))
-    router.include_router(account.routes(jobs))
-    router.include_router(call.routes(settings, core.calls, ops))
-    router.include_router(share_forms.routes(jobs, shares))
-    router.include_router(new_monitor.routes(settings, jobs, monitors))  # before /monitors/{id}
-    router.include_router(monitor_forms.routes(jobs, monitors))
-    router.include_router(compiled.routes(ops, uploads, reports))
+    for part in (
+        job_forms.routes(settings, ops, jobs, uploads),
+        upload_forms.routes(settings, ops, uploads),
+        admin.routes(settings, core.accounts, jobs),
+        health.routes(core.report),
+        account.routes(jobs),
+        call.routes(settings, core.calls, ops),
+        share_forms.routes(jobs, shares),
+        new_monitor.routes(settings, jobs, monitors),  # before /monitors/{id}
+        monitor_forms.routes(jobs, monitors),
+        compiled.routes(ops, uploads, reports),
+    ):
+        router.routes.extend(part.routes)
     return router

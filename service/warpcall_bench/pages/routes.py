@@ -76,7 +76,7 @@ def pages(
         kernel_routes(engine, jobs, uploads),
         shared_routes(jobs, shares),
     ):
-        router.include_router(part)
+        router.routes.extend(part.routes)
 
     @router.get("/")
     async def now(request: Request, caller: CurrentCaller) -> Response:

@@ -1,13 +1,20 @@
-"""The description of the API is made once, beside the event loop, whoever asks for it first."""
+"""The description of the API is made once, beside the event loop; its fields have the SDK's texts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
+from dataclasses import fields
+from pathlib import Path
 
 from fastapi import Request
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from starlette.routing import Route
 
+from tests.service.app_routes import services
+from warpcall.jobs import JobDetails
 from warpcall_service.api.openapi_route import openapi_json
 from warpcall_service.http.openapi_parts import Schema
 
@@ -45,3 +52,21 @@ def test_below_a_prefix_the_description_names_it_as_the_server() -> None:
 
     assert asyncio.run(asked("/gpu/")) == {"a": 1, "servers": [{"url": "/gpu"}]}
     assert asyncio.run(asked("")) == {"a": 1}
+
+
+def test_all_routes_are_made_before_the_first_request(tmp_path: Path) -> None:
+    """FastAPI makes the routes of an included router, which is one entry, when a request arrives."""
+
+    async def kinds() -> set[type]:
+        async with services(tmp_path) as found:
+            return {type(route) for route in found.app.routes}
+
+    assert asyncio.run(kinds()) == {APIRoute, Route}
+
+
+def test_every_field_is_described_by_the_text_below_it_also_an_inherited_one() -> None:
+    described = TypeAdapter(JobDetails).json_schema(mode="serialization")["properties"]
+
+    assert described["id"]["description"] == "Name of the job on its server."
+    assert described["request"]["description"] != described["id"]["description"]
+    assert [f.name for f in fields(JobDetails) if not described[f.name].get("description")] == []
