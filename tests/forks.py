@@ -135,6 +135,11 @@ def forked_workers() -> Iterator[None]:
     os.waitpid(pid, 0)
 
 
+def start_template() -> None:
+    """Start the template of this process if there is none: its forks stay in the namespaces that it is started in."""
+    _template()
+
+
 _lock = threading.Lock()
 _started: list[socket.socket] = []
 

@@ -21,6 +21,8 @@ from typing import Literal
 
 import pytest
 
+from tests.forks import start_template
+
 Side = Literal["calls", "data"]
 SIDES: tuple[Side, ...] = ("calls", "data")
 NETWORKS = {"calls": "198.18", "data": "198.19"}  # RFC 2544: for tests of devices, never routed
@@ -114,6 +116,7 @@ class Network:
 @contextmanager
 def network_of(servers: int) -> Iterator[Network]:
     """A network for a number of servers, removed at the end."""
+    start_template()  # in the machine's network: servers of later tests are its forks, too
     network = Network(servers)
     try:
         network.make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import ssl
@@ -17,6 +18,7 @@ from tests.chaos.network import needs_networks, network_of
 from tests.client.flavours import Flavour, direct
 from tests.client.scripted import ScriptedServer, X, permute, well
 from tests.nginx import certificate_in
+from tests.template import ROOT
 
 __all__ = ["direct"]
 
@@ -55,6 +57,24 @@ def test_a_network_changes_nothing_that_other_processes_of_the_machine_see() -> 
 
     assert len(inside) == 1 + 2 + 2  # loopback, bridges, cables
     assert (during, after) == (before, before)
+
+
+def test_servers_of_later_tests_start_in_the_network_of_the_machine() -> None:
+    """They are forks of a process that the first of them starts, which may be inside."""
+    program = """
+import os, sys
+from tests.chaos.network import network_of
+from tests.forks import run
+show = "import os; print(os.readlink('/proc/self/ns/net'))"
+with network_of(1):
+    run([sys.executable, "-c", show], {**os.environ})
+print(run([sys.executable, "-c", show], {**os.environ}).stdout, end="")
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed.strip() == os.readlink("/proc/self/ns/net")  # noqa: PTH115  # it is no path
 
 
 def test_a_call_to_a_machine_that_has_vanished_is_repeated_elsewhere(
