@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-WORKERS_PER_CORE = 2  # many tests wait, for leases and deadlines, and leave their core to others
+# Many tests wait, for leases and deadlines, and leave their core to others: slow ones more than others do.
+WORKERS_PER_CORE = 2
+WORKERS_PER_CORE_IF_SLOW = 3
 MOST_WORKERS = 16  # there are some hundred files
 HTTPX_TIMEOUT_S = 60.0
 # Files whose tests have nothing in common: side by side they do not take longer than one of them.
@@ -149,6 +153,21 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import and collect the tests without the garbage collector, which would go through them again and again.
+
+    What is there afterwards stays, so it is not searched for garbage later either.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> str:
     """The device that kernels run on: "cpu" (interpreted) or "cuda" (compiled)."""
@@ -156,11 +175,13 @@ def device(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int | None:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """How many `-n auto` starts."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return min(MOST_WORKERS, WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
+    without_slow = config.option.markexpr == "not slow"
+    each = WORKERS_PER_CORE if without_slow else WORKERS_PER_CORE_IF_SLOW
+    return min(MOST_WORKERS, each * len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from bench.kernels import measure, phases, references, run, workers
 from bench.kernels.peers import Peers
@@ -25,6 +24,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_kernels_that_were_called_undecided_choose_at_their_next_call() -> None:
+    # Not above: it takes 1.5 s to import, in each process that collects the tests.
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
     kernel: Any = SimpleNamespace(launchers=["first", "second"], _cached_launcher="first")
     torch_kernel: Any = CachingAutotuner
     choose = torch_kernel.autotune_to_one_config
