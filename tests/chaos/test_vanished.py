@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.chaos.network import needs_networks, network_of
-from tests.client.flavours import Flavour, direct
+from tests.client.flavours import flavour_named
 from tests.client.scripted import ScriptedServer, X, permute, well
 from tests.nginx import certificate_in
 from tests.template import ROOT
-
-__all__ = ["direct"]
 
 pytestmark = [needs_networks, pytest.mark.slow]
 
@@ -38,14 +39,9 @@ sock.recv(1)
 print("called", flush=True)
 time.sleep(3600)
 """
+SCHEMES = ("http", "https")
+CLIENTS = ("direct-sync", "direct-async")
 TIMEOUT_S = 90.0  # longer than the system takes to break the connection
-
-
-@pytest.fixture(params=["http", "https"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    if request.param == "https" and not shutil.which("openssl"):
-        pytest.skip("openssl makes the certificate")
-    return str(request.param)
 
 
 def test_a_network_changes_nothing_that_other_processes_of_the_machine_see() -> None:
@@ -77,32 +73,54 @@ print(run([sys.executable, "-c", show], {**os.environ}).stdout, end="")
     assert printed.strip() == os.readlink("/proc/self/ns/net")  # noqa: PTH115  # it is no path
 
 
-def test_a_call_to_a_machine_that_has_vanished_is_repeated_elsewhere(
-    scheme: str, direct: Flavour, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    files: tuple[Path, ...] = ()
-    context = None
-    with network_of(1) as network, ThreadPoolExecutor(1) as threads:
-        address = network.address("calls", 0)
-        if scheme == "https":
-            files = certificate_in(tmp_path, address)
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Future[list[Any]]]:
+    """The answers by scheme and client, whose machines vanish side by side: each call waits for 14 s."""
+    folder = tmp_path_factory.mktemp("vanished")
+    schemes = [s for s in SCHEMES if s == "http" or shutil.which("openssl")]
+    ways = list(itertools.product(schemes, CLIENTS))
+    calls: dict[tuple[str, str], Future[list[Any]]] = {}
+    with ExitStack() as stack:
+        network = stack.enter_context(network_of(len(ways)))
+        monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
+        addresses = [network.address("calls", number) for number in range(len(ways))]
+        files: tuple[Path, ...] = ()
+        answering = {"http": stack.enter_context(ScriptedServer(well))}
+        if "https" in schemes:
+            files = certificate_in(folder, *addresses)
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*files)
             monkeypatch.setenv("SSL_CERT_FILE", str(files[0]))
-        command = [*network.under(0), sys.executable, "-c", SILENT, address, *map(str, files)]
-        with (
-            ScriptedServer(well, tls=context) as answering,
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as silent,
-        ):
+            answering["https"] = stack.enter_context(ScriptedServer(well, tls=context))
+        threads = stack.enter_context(ThreadPoolExecutor(len(ways)))
+        for number, (scheme, client) in enumerate(ways):
+            given = files if scheme == "https" else ()
+            command = [sys.executable, "-c", SILENT, addresses[number], *map(str, given)]
+            silent = stack.enter_context(
+                subprocess.Popen(
+                    [*network.under(number), *command], stdout=subprocess.PIPE, text=True
+                )
+            )
+            stack.callback(silent.kill)
             assert silent.stdout
             assert silent.stdout.readline() == "listens\n"
-            urls = [f"{scheme}://{address}:8000", answering.url]
-            call = threads.submit(direct.ask_url, urls, permute, timeout_s=TIMEOUT_S)
+            urls = [f"{scheme}://{addresses[number]}:8000", answering[scheme].url]
+            ask = flavour_named(client, monkeypatch).ask_url
+            calls[scheme, client] = threads.submit(ask, urls, permute, timeout_s=TIMEOUT_S)
             assert silent.stdout.readline() == "called\n"
-            network.cut(0, "calls")
-            try:
-                (answer,) = call.result()
-            finally:
-                silent.kill()
+            network.cut(number, "calls")
+        wait(calls.values())
+    return calls
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_call_to_a_machine_that_has_vanished_is_repeated_elsewhere(
+    scheme: str, client: str, answers: dict[tuple[str, str], Future[list[Any]]]
+) -> None:
+    if (scheme, client) not in answers:
+        pytest.skip("openssl makes the certificate")
+
+    (answer,) = answers[scheme, client].result()
 
     np.testing.assert_array_equal(answer, X.T)
