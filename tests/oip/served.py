@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -19,9 +20,12 @@ class Served:
     """A port of this machine.
 
     Attributes:
+        stop: lets the server stop, as a signal does.
         ordinary: the requests so far that entered the application as ASGI messages. Those that take the
             short way do not.
     """
+
+    stop: Callable[[], None]
 
     def __init__(self, app: App, port: int) -> None:
         self.app = app
@@ -35,8 +39,12 @@ class Served:
 
 
 @contextmanager
-def served(app: App) -> Iterator[Served]:
-    """Serve on a free port, with the connections of the real server."""
+def served(app: App, keep_alive_s: int = 30) -> Iterator[Served]:
+    """Serve on a free port, with the connections of the real server.
+
+    Args:
+        keep_alive_s: after which an idle connection is closed.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         made = Served(app, listener.getsockname()[1])
         config = uvicorn.Config(
@@ -48,11 +56,13 @@ def served(app: App) -> Iterator[Served]:
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=keep_alive_s,
         )
         server = HttpServer(config, None, drain_s=5, unread_s=5)
         serving = asyncio.run_coroutine_threadsafe(server.serve([listener]), app.loop)
+        made.stop = partial(setattr, server, "should_exit", True)
         try:
             yield made
         finally:
-            server.should_exit = True
+            made.stop()
             serving.result(30)

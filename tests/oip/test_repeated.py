@@ -19,8 +19,9 @@ from tests.app.oip.conftest import SETTINGS
 from tests.oip.lending import REGIONS, Make, both, listed, path_of, region_parameters, register
 from tests.oip.requests import INFER, LENGTH, X, binary, tensor
 from tests.oip.served import Served, served
-from tests.service.http.test_quick import ORDINARY, Caller, lines
+from tests.service.http.test_quick import ORDINARY, Caller, lines, refuses_connections
 from tests.waiting import until
+from warpcall_service.http import quick
 
 Y = X + 1
 ALL_BINARY = {"dims": "1,0", "binary_data_output": True}
@@ -501,3 +502,35 @@ def test_a_client_that_leaves_after_the_head_leaves_nothing_behind(server: Serve
     head, body = stopped.receive()
     assert head.startswith(b"HTTP/1.1 422")
     assert b"the client stopped after 0" in body
+
+
+def test_a_server_that_stops_waits_for_json_whose_head_it_has(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick, "JSON_WAIT_S", 30)
+    with served(server.app) as other:
+        caller = Caller(other)
+        head, body = heads(caller, text_of(PLAIN))
+        caller.sock.sendall(head)
+        threading.Event().wait(0.01)
+        other.stop()
+        until(lambda: refuses_connections(other))
+        caller.sock.sendall(body)
+        answered, out = caller.receive()
+
+    assert b"connection: close" in answered
+    assert out.endswith(X.T.tobytes())
+
+
+def test_a_connection_whose_head_has_come_is_not_idle(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick, "JSON_WAIT_S", 30)
+    with served(server.app, keep_alive_s=1) as other:
+        caller = Caller(other)
+        head, body = heads(caller, text_of(PLAIN))
+        caller.sock.sendall(head)
+        threading.Event().wait(1.3)
+        caller.sock.sendall(body)
+
+        assert caller.receive()[1].endswith(X.T.tobytes())

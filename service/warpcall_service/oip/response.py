@@ -130,7 +130,7 @@ class InferResponse:
             entries.append(entry)
         response = {"model_name": plan.op, "model_version": VERSION, "outputs": entries}
         if self.request.id is not None:
-            response["id"] = self.request.id
+            response["id"] = self.request.id  # as the last member: see `oip/repeats.py`
         document = await writer.write(response, written, outputs, compact=True)
         if not binary:
             return [(b"content-type", b"application/json")], document

@@ -274,7 +274,7 @@ def test_the_connection_closes_after_its_response_when_the_server_stops() -> Non
             assert caller.sock.recv(1) == b""
 
 
-def refuses_connections(server: Server) -> bool:
+def refuses_connections(server: HasPort) -> bool:
     try:
         socket.create_connection(("127.0.0.1", server.port), timeout=30).close()
     except OSError:
