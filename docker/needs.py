@@ -1,4 +1,7 @@
-"""Prints what the given pyproject.toml files need, a line each, for `pip install -r`."""
+"""Prints what the given pyproject.toml files need, a line each, for `pip install -r`.
+
+The image has the extra `telemetry`, too: nobody can install it there later.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+needs: list[str] = []
 for name in sys.argv[1:]:
-    needs = tomllib.loads(Path(name).read_text())["project"]["dependencies"]
-    sys.stdout.writelines(f"{need}\n" for need in needs)
+    project = tomllib.loads(Path(name).read_text())["project"]
+    needs += project["dependencies"]
+    needs += project["optional-dependencies"]["telemetry"]
+sys.stdout.writelines(f"{need}\n" for need in dict.fromkeys(needs))

@@ -43,6 +43,7 @@ CORE = (
     "formats",
     "nodes",
     "extension",
+    "tracing",
     "devices",
     "worker",
     "auth",

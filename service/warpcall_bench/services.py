@@ -75,7 +75,7 @@ class Services:
         self._artefacts = Artefacts(settings, store, core.nodes)
         self.jobs = JobService(
             *(settings, engine, store, self._modules, self._sandbox, self._checks),
-            *(core.accounts, core.nodes, self._artefacts),
+            *(core.accounts, core.nodes, self._artefacts, core.traces),
         )
         self.monitors = MonitorService(settings, self.jobs)
         self._uploads = UploadService(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
@@ -39,6 +40,9 @@ from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
 
+if TYPE_CHECKING:
+    from warpcall_service.tracing.traces import ServerTraces
+
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
 
@@ -51,6 +55,7 @@ def create_app(
     stopping: Callable[[], bool],
     live: LiveChecks,
     report: ClusterReport,
+    traces: ServerTraces | None = None,
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
 
@@ -61,6 +66,7 @@ def create_app(
         stopping: returns whether the server is stopping; /readyz is then 503.
         live: the checks that /readyz names.
         report: gathers the health of all servers.
+        traces: makes the spans of requests; None makes none.
     """
     limits = Limits(settings)
     tensors = TensorRegistry(settings, engine, TensorNodes(membership))
@@ -75,6 +81,7 @@ def create_app(
             *account_sync.metrics(),
             *live.metrics(),
             log_metric(),
+            *(() if traces is None else traces.metrics()),
         ]
     )
     uploads = Uploads(settings, engine)
@@ -84,6 +91,8 @@ def create_app(
         metrics.record_request(request, seconds)
         usage_counter.record(request)
         log_request(request, seconds, authenticator.link_folders)
+        if traces is not None:
+            traces.record(request, seconds)
 
     quick = QuickCalls(settings, engine, authenticator, limits, record)
     calls = CallRunner(settings, engine, uploads, quick)
@@ -101,6 +110,8 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # `traces` has a span of every request. FastAPI would make a second one of those that it serves.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     for router in (
         kernels.kernels(engine),

@@ -109,6 +109,26 @@ class Report(Protocol):
     async def read(self) -> ClusterHealth: ...
 
 
+class TraceSpan(Protocol):
+    """A part of a trace; implemented by `tracing.tracer.OpenSpan`. Times are nanoseconds since 1970."""
+
+    def child(self, name: str, began_ns: int) -> TraceSpan: ...
+    def rename(self, name: str) -> None: ...
+    def end(
+        self,
+        ended_ns: int,
+        attributes: Mapping[str, str | int | float | bool] | None = None,
+        error: str = "",
+    ) -> None: ...
+
+
+class Traces(Protocol):
+    """Makes traces; implemented by `tracing.traces.ServerTraces`."""
+
+    def traceparent(self, exchange: Exchange) -> str: ...
+    def begin_run(self, name: str, began_ns: int, link: str) -> TraceSpan | None: ...
+
+
 @dataclass(frozen=True)
 class Core:
     """What a running server offers its extension.
@@ -116,6 +136,7 @@ class Core:
     Attributes:
         settings: of the extension's class.
         stopping: returns whether the server is about to stop.
+        traces: None if the server makes none.
     """
 
     settings: Settings
@@ -126,6 +147,7 @@ class Core:
     nodes: Nodes
     stopping: Callable[[], bool]
     report: Report
+    traces: Traces | None = None
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,13 @@ class Gateway:
         found = self._direct.find(scope["method"], scope["path"])
         if found is None:
             io = RouteIO(exchange, watchdog)
-            await self._app(prefixed(scope), io.receive, io.send)
+            inner = prefixed(scope)
+            try:
+                await self._app(inner, io.receive, io.send)
+            finally:
+                exchange.route = getattr(inner.get("route"), "path", "")
         else:
-            handler, parameters = found
+            handler, parameters, exchange.route = found
             watchdog.cancel_when_client_leaves()
             await handler(exchange, watchdog, *parameters)
 

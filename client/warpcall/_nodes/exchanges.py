@@ -13,6 +13,7 @@ from warpcall._arrays import ArrayT, Kind
 from warpcall._body import Body, decode, json_body
 from warpcall._config import Config
 from warpcall._extras.arguments import check_header_values, check_timeout
+from warpcall._extras.tracing import request_span, tracer
 from warpcall._nodes.reader import NODE, Reader
 from warpcall._nodes.targets import CALL_BYTES, HOME, STORE, Target, Targets, node_of
 from warpcall._progress import Display
@@ -195,6 +196,30 @@ class Exchanges:
         tensors: bool = False,
         timeout_s: float | None = None,
         route: str = HOME,
+    ) -> Reply:
+        """Send a request as `_repeat_until_answered`, with a span if the program is traced."""
+        rest = (label, accepted, tensors, timeout_s, route)
+        traced = tracer()
+        if traced is None:
+            return await self._repeat_until_answered(method, path, headers, body, *rest)
+        url = self.config.url + path
+        with request_span(traced, method, url, label) as span:
+            sent = {**headers, **span.headers}
+            reply = await self._repeat_until_answered(method, path, sent, body, *rest)
+            span.answered(reply)
+            return reply
+
+    async def _repeat_until_answered(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Body | None,
+        label: str,
+        accepted: tuple[int, ...],
+        tensors: bool,
+        timeout_s: float | None,
+        route: str,
     ) -> Reply:
         """Send a request. Repeat it after an error that may pass, while time and retries are left.
 

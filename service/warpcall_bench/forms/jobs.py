@@ -120,13 +120,14 @@ class JobForms:
         preview = await self._jobs.preview(caller, wanted)
         return Cost(preview, await self._jobs.queue(caller))
 
-    async def submit(self, caller: Caller, wanted: JobRequest, token: str) -> str:
+    async def submit(self, request: Request, caller: Caller, wanted: JobRequest, token: str) -> str:
         """Queue a job, and return its id. The same form sent twice gives the same job."""
+        trace = self._jobs.traceparent(request.scope["state"]["exchange"])
         sha256 = hashlib.sha256(wanted.model_dump_json().encode()).hexdigest()
         key = f"{token}-{sha256[:16]}" if token else None
-        return (await self._jobs.submit(caller, wanted, key)).id
+        return (await self._jobs.submit(caller, wanted, key, trace)).id
 
-    async def again(self, caller: Caller, job_id: str, token: str) -> str:
+    async def again(self, request: Request, caller: Caller, job_id: str, token: str) -> str:
         """Queue a job that measures what another one has measured, and return its id.
 
         Raises:
@@ -146,7 +147,7 @@ class JobForms:
                 "change it in the form of a new job",
                 field="id",
             ) from None
-        return await self.submit(caller, wanted, token)
+        return await self.submit(request, caller, wanted, token)
 
     async def cancel(self, caller: Caller, job_id: str) -> None:
         """End a job."""
@@ -218,7 +219,7 @@ def routes(
             return await forms.render(request, caller, op, form, read.errors, status=422)
         try:
             if form.text("action") == "submit":
-                job_id = await forms.submit(caller, read.request, form.token)
+                job_id = await forms.submit(request, caller, read.request, form.token)
                 return go_to(f"jobs/{job_id}")
             cost = await forms.preview(caller, read.request)
         except Problem as problem:
@@ -244,6 +245,6 @@ def routes(
     async def again(request: Request, caller: CurrentCaller, id: JobId) -> Response:
         caller.check("bench")
         form = await read_form(request, MAX_BUTTON_BYTES)
-        return go_to(f"../{await forms.again(caller, id, form.token)}")
+        return go_to(f"../{await forms.again(request, caller, id, form.token)}")
 
     return router

@@ -18,7 +18,7 @@ from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
 from warpcall_bench.jobs.orphans import Heartbeat
 from warpcall_bench.jobs.placement import Device
-from warpcall_bench.jobs.tables import Job, JobClock, JobShare
+from warpcall_bench.jobs.tables import Job, JobClock, JobEvent, JobShare
 from warpcall_service.store.times import now_ms
 
 DAY_MS = 86_400_000
@@ -130,6 +130,17 @@ def claim(
         append_event(session, job, "state", {"state": "preparing"})
         return job
     return None
+
+
+def queued_ms(session: Session, job: Job) -> int:
+    """When a job that has just been claimed was queued last, in milliseconds since 1970."""
+    states = (
+        sa.select(JobEvent.at_ms)
+        .where(JobEvent.job_number == job.number, JobEvent.kind == "state")
+        .order_by(JobEvent.sequence.desc())
+        .limit(2)
+    )
+    return session.scalars(states).all()[-1]  # the last state is that of the claim
 
 
 def is_wanted(

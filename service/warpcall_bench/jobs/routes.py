@@ -105,7 +105,8 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         the same in the same environment.
         """
         wanted = await _read(request)
-        found = await service.submit(caller, wanted, idempotency_key)
+        trace = service.traceparent(request.scope["state"]["exchange"])
+        found = await service.submit(caller, wanted, idempotency_key, trace)
         return answered(found, 200 if found.reused else 201)
 
     @router.post(

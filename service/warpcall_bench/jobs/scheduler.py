@@ -25,7 +25,9 @@ from warpcall_bench.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_bench.jobs.placement import Device, own_device
 from warpcall_bench.jobs.queue import Claim
 from warpcall_bench.jobs.run_recorder import EndCounter, RunRecorder
+from warpcall_bench.jobs.run_trace import RunTrace, begin_trace
 from warpcall_bench.runs import process_tree
+from warpcall_bench.runs.events import RunEvent
 from warpcall_bench.runs.messages import Task
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.runner import Outcome, Run
@@ -33,7 +35,7 @@ from warpcall_bench.runs.sandbox import memory_bytes
 from warpcall_bench.runs.sandboxed import CannotStart
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads, odd_cases
-from warpcall_service.extension import Accounts, DeviceLane, Engine, Nodes
+from warpcall_service.extension import Accounts, DeviceLane, Engine, Nodes, Traces
 from warpcall_service.nodes.server_identity import IdentityUnavailable
 from warpcall_service.processes import temporary
 from warpcall_service.store.database import StoreError
@@ -52,6 +54,8 @@ class _Claimed:
     op: str
     task: Task
     of_monitor: bool
+    queued_ms: int
+    traceparent: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Scheduler:
         accounts: Accounts,
         nodes: Nodes,
         artefacts: Artefacts,
+        traces: Traces | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -87,6 +92,7 @@ class Scheduler:
         self._accounts = accounts
         self._nodes = nodes
         self._artefacts = artefacts
+        self._traces = traces
         self._identity = nodes.identity
         self._runs: dict[str, _Running] = {}  # by lane
         self._yielding: set[Run] = set()  # that give their devices up to jobs of users
@@ -322,7 +328,11 @@ class Scheduler:
             "profile": profiles.left(session, job, settings),
         }
         claim = Claim(job.number, self._identity.id, job.fence)
-        return _Claimed(claim, job.id, job.user_name, job.op, task, job.monitor is not None)
+        return _Claimed(
+            *(claim, job.id, job.user_name, job.op, task, job.monitor is not None),
+            queued_ms=0 if self._traces is None else queue.queued_ms(session, job),
+            traceparent=job.traceparent or "",
+        )
 
     def _left_ms(self) -> int | None:
         """Milliseconds for which this server will run; None if there is no limit."""
@@ -346,17 +356,27 @@ class Scheduler:
         )
         recorder = RunRecorder(self._database, claimed.claim, stop, writer)
         tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
-        run = Run(
-            claimed.task, tag, lane.hello, lane.device_lease, self._settings, recorder.on_event
-        )
-        task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
+        trace = begin_trace(self._traces, claimed.op, claimed.queued_ms, claimed.traceparent)
+
+        def on_event(event: RunEvent) -> None:
+            recorder.on_event(event)
+            if trace is not None:
+                trace.on_event(event)
+
+        run = Run(claimed.task, tag, lane.hello, lane.device_lease, self._settings, on_event)
+        task = asyncio.create_task(self._supervise(run, claimed, lane, recorder, trace))
         self._runs[lane.name] = _Running(
             claimed.claim, run, task, time.monotonic(), claimed.of_monitor
         )
         log.info("the job %s starts on %s", claimed.id, lane.name)
 
     async def _supervise(
-        self, run: Run, claimed: _Claimed, lane: DeviceLane, recorder: RunRecorder
+        self,
+        run: Run,
+        claimed: _Claimed,
+        lane: DeviceLane,
+        recorder: RunRecorder,
+        trace: RunTrace | None,
     ) -> None:
         try:
             outcome = await self._outcome(run, claimed.task)
@@ -370,6 +390,8 @@ class Scheduler:
             state = await recorder.end(outcome, counts=counts)
             exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
             self._ended.add(exit_class, state)
+            if trace is not None:
+                trace.end(claimed.id, claimed.user, lane.name, outcome, state or "")
             log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)
             if recorder.claim_lost:
                 log.warning(

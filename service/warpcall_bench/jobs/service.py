@@ -25,7 +25,8 @@ from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.checks import Checks
 from warpcall_service.admission import Admission
-from warpcall_service.extension import Accounts, Engine, Nodes
+from warpcall_service.extension import Accounts, Engine, Nodes, Traces
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.identity import Caller
 from warpcall_service.store.database import Store
 
@@ -57,14 +58,16 @@ class JobService:
         accounts: Accounts,
         nodes: Nodes,
         artefacts: Artefacts,
+        traces: Traces | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = JobDatabase(store)
         self._checks = JobChecks(settings, engine, self._database, modules, sandbox, checks, nodes)
         self.scheduler = Scheduler(
-            settings, engine, self._database, modules, accounts, nodes, artefacts
+            settings, engine, self._database, modules, accounts, nodes, artefacts, traces
         )
+        self._traces = traces
         self._heavy = Admission(
             "exports and comparisons", MAX_READS, MAX_WAITING, settings.queue_timeout_s
         )
@@ -82,10 +85,23 @@ class JobService:
         await self.scheduler.stop()
         self._database.close()
 
+    def traceparent(self, exchange: Exchange) -> str:
+        """Names a request in its trace, for `submit`; empty without a trace."""
+        if self._traces is None:
+            return exchange.traceparent.decode()
+        return self._traces.traceparent(exchange)
+
     async def submit(
-        self, caller: Caller, request: JobRequest, idempotency_key: str | None
+        self,
+        caller: Caller,
+        request: JobRequest,
+        idempotency_key: str | None,
+        traceparent: str = "",
     ) -> SubmittedJob:
         """Queue a job, or find a job that answers the request.
+
+        Args:
+            traceparent: of the request that submits it; the traces of its runs link to that.
 
         Raises:
             InvalidInput: the request cannot be measured; the error names the field.
@@ -101,7 +117,7 @@ class JobService:
             return known
         checked = await self._checks.check(caller, request)
         found, number = await self._database.write(
-            self._submit, caller, request, checked, idempotency_key
+            self._submit, caller, request, checked, idempotency_key, traceparent
         )
         if not found.reused:
             self.has_submitted(number)
@@ -298,9 +314,12 @@ class JobService:
         request: JobRequest,
         checked: Checked,
         key: str | None,
+        traceparent: str,
     ) -> tuple[SubmittedJob, int]:
         limit, private = self._settings.user_max_jobs, self._settings.jobs_private
         row, created = submissions.submit(session, caller, request, checked, key, limit, private)
+        if created:
+            row.traceparent = traceparent or None
         session.flush()
         return answers.submitted(session, row, created, self.scheduler.devices), row.number
 

@@ -47,6 +47,8 @@ class Job(Base):
         problem_number: row of that version, which is kept until the job ends; null afterwards.
         monitor: id of the monitor that repeats it; null for a job that a user submitted.
         name: what its user calls it in lists; null without a name, and in old rows.
+        traceparent: names the request that submitted the job in its trace, as the header of this
+            name does; null without a trace, and in old rows.
         outcomes: JSON of what its measured cases say so far; see `warpcall.jobs.outcomes.Tally`.
     """
 
@@ -106,6 +108,7 @@ class Job(Base):
     monitor: Mapped[str | None] = mapped_column(String(16))
     name: Mapped[str | None] = mapped_column(String(100))
     outcomes: Mapped[str | None] = mapped_column(Text)
+    traceparent: Mapped[str | None] = mapped_column(String(55))
 
 
 class JobTag(Base):

@@ -95,7 +95,8 @@ class CallTemplate:
     Attributes:
         nbytes: bytes of the request's whole body.
         response_nbytes: bytes of the response's body.
-        scope: what the log says of the request.
+        scope: what the log and traces say of the request.
+        route, tracestate: as in `Exchange`.
         slot_nbytes: size of a call's slot.
         output_begin: where the output region begins in a call's slot.
         moves: those of the format, as places in a call's slot.
@@ -120,7 +121,9 @@ class CallTemplate:
         self.plan = plan
         self.format = format_
         self.op = exchange.op
-        self.scope = {name: exchange.scope[name] for name in ("client", "method", "path")}
+        self.scope = {name: exchange.scope[name] for name in ("client", "method", "path", "scheme")}
+        self.route = exchange.route
+        self.tracestate = exchange.tracestate
         self.output_begin = output_begin(plan)
         self.slot_nbytes = self.output_begin + plan.output_nbytes
         at, (begin, end) = self.output_begin, format_.outputs

@@ -16,6 +16,7 @@ from warpcall_service.calls.repeated_call import RepeatedCall
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.quick import QuickFeed, Running
 from warpcall_service.http.request_connection import RequestConnection
+from warpcall_service.http.traceparent import NAME as TRACEPARENT
 from warpcall_service.lanes.arena import Slot
 from warpcall_service.lanes.plan import Plan
 
@@ -49,7 +50,8 @@ class QuickCalls(Services):
         if known is not None:
             connection = received.connection
             template = CallTemplate(self, exchange, connection, known, plan, format_)
-            connection.quick.remember(PreparedCall(template))
+            traceparent = exchange.traceparent if TRACEPARENT in headers else None
+            connection.quick.remember(PreparedCall(template), traceparent)
 
 
 class PreparedCall:
@@ -61,12 +63,14 @@ class PreparedCall:
         self.request_id = template.format.request_id
         self._template = template
 
-    def begin(self, feed: QuickFeed, data: memoryview, request_id: bytes) -> Running | None:
+    def begin(
+        self, feed: QuickFeed, data: memoryview, request_id: bytes, traceparent: bytes
+    ) -> Running | None:
         """As `http.quick.Repeatable.begin`."""
         template = self._template
         services, user = template.services, template.known.caller.name
         began = time.monotonic()
-        call = RepeatedCall(template, feed, began, request_id)
+        call = RepeatedCall(template, feed, began, request_id, traceparent)
         if not services.authenticator.authenticate_again(call, template.known):
             return None
         slot: Slot | None = None

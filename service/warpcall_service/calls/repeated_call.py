@@ -33,18 +33,9 @@ class RepeatedCall:
     """
 
     __slots__ = (
-        *("account", "began", "caller", "feed", "id_in_json", "memory", "op", "outcome"),
-        *(
-            "received",
-            "request_id",
-            "scope",
-            "sent",
-            "slot",
-            "stages_ms",
-            "status",
-            "template",
-            "uploaded",
-        ),
+        *("account", "began", "caller", "compile_ms", "computed", "feed", "id_in_json", "memory"),
+        *("op", "outcome", "received", "request_id", "scope", "sent", "slot", "stages_ms"),
+        *("status", "template", "traceparent", "uploaded"),
         *("_ended", "_is_on_lane", "_is_watched", "_missing", "_sending", "_watchdog"),
     )
 
@@ -52,14 +43,23 @@ class RepeatedCall:
     account: Account
     memory: ClientMemory | None
     uploaded: float  # time at which its inputs were complete
+    computed: float  # time at which its outputs were complete; set with `stages_ms`
+    compile_ms: float  # likewise
     stages_ms: Mapping[str, float]
+    span = None
     _sending: asyncio.Task[None]
     _watchdog: ClientWatchdog
 
     def __init__(
-        self, template: CallTemplate, feed: QuickFeed, began: float, id_in_json: bytes
+        self,
+        template: CallTemplate,
+        feed: QuickFeed,
+        began: float,
+        id_in_json: bytes,
+        traceparent: bytes,
     ) -> None:
         self.template = template
+        self.traceparent = traceparent
         self.id_in_json = id_in_json
         self.feed = feed
         self.began = began
@@ -107,6 +107,18 @@ class RepeatedCall:
             self._watchdog.set_deadline(template.timeout_s)
         rest = slot.view[nbytes : template.format.input_nbytes]
         self.feed.receive_into(rest, self._progress, self._received)
+
+    # For the log and traces
+
+    @property
+    def route(self) -> str:
+        """As in `Exchange`."""
+        return self.template.route
+
+    @property
+    def tracestate(self) -> bytes:
+        """As in `Exchange`."""
+        return self.template.tracestate
 
     # For the lane
 
@@ -193,6 +205,7 @@ class RepeatedCall:
         if connection.transport.is_closing():
             self._end(ClientGone())
             return
+        self.computed, self.compile_ms = time.monotonic(), timing.compile_ms
         self.stages_ms = timing.stages_ms(self.uploaded - self.began)
         view = self.slot.view
         if self.memory is not None:

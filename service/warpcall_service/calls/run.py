@@ -129,6 +129,7 @@ class CallRunner:
             if exchange.timeout_s is None
             else exchange.began + exchange.timeout_s,
         )
+        exchange.computed, exchange.compile_ms = time.monotonic(), timing.compile_ms
         exchange.stages_ms = timing.stages_ms(uploaded - exchange.began)
         return timing
 

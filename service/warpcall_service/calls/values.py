@@ -68,5 +68,6 @@ class ValueCalls:
         finally:
             slot.release()
         exchange.op = op
+        exchange.computed, exchange.compile_ms = time.monotonic(), timing.compile_ms
         exchange.stages_ms = timing.stages_ms(received - exchange.began)
         return plan.outputs, outputs, timing.device

@@ -34,6 +34,20 @@ class Answered(Protocol):
     def received(self) -> int: ...
     @property
     def sent(self) -> int: ...
+    @property
+    def began(self) -> float: ...
+    @property
+    def computed(self) -> float: ...
+    @property
+    def compile_ms(self) -> float: ...
+    @property
+    def route(self) -> str: ...
+    @property
+    def traceparent(self) -> bytes: ...
+    @property
+    def tracestate(self) -> bytes: ...
+    @property
+    def span(self) -> Any: ...
 
 
 def log_request(exchange: Answered, seconds: float, link_folders: tuple[str, ...]) -> None:
@@ -68,7 +82,7 @@ def log_request(exchange: Answered, seconds: float, link_folders: tuple[str, ...
 def _short_line(exchange: Answered, seconds: float, link_folders: tuple[str, ...]) -> str:
     """The line of a request for a terminal of 80 columns, if the path and the user are short."""
     scope = exchange.scope
-    path = json.dumps(_without_token(scope["path"], link_folders))[
+    path = json.dumps(without_token(scope["path"], link_folders))[
         1:-1
     ]  # without control characters
     moved = f"{_size(exchange.received)}/{_size(exchange.sent)}"  # in and out
@@ -89,7 +103,7 @@ def _request_members(
     """The members of a line that are the same for many requests."""
     return (
         f'"client": {json.dumps(client)}, "user": "{user}", "key": "{key}", '
-        f'"method": "{method}", "path": {json.dumps(_without_token(path, link_folders))}'
+        f'"method": "{method}", "path": {json.dumps(without_token(path, link_folders))}'
     )
 
 
@@ -99,7 +113,8 @@ def _stage_members(names: tuple[str, ...]) -> str:
     return ", ".join(f'"{name}": %.3f' for name in names)
 
 
-def _without_token(path: str, link_folders: tuple[str, ...]) -> str:
+def without_token(path: str, link_folders: tuple[str, ...]) -> str:
+    """The beginning of a path, without the token of a share link."""
     for folder in link_folders:
         if path.startswith(folder):
             return f"{folder}..."

@@ -24,7 +24,7 @@ class DirectRoutes:
 
     def __init__(self) -> None:
         self._fixed: dict[tuple[str, str], Handler] = {}
-        self._patterns: list[tuple[str, re.Pattern[str], Handler]] = []
+        self._patterns: list[tuple[str, re.Pattern[str], Handler, str]] = []
 
     def add(
         self, router: APIRouter, method: str, path: str, handler: Handler, **described: Any
@@ -40,17 +40,18 @@ class DirectRoutes:
         )
         pattern, path, parameters = compile_path(router.prefix + path)
         if parameters:
-            self._patterns.append((method, pattern, handler))
+            self._patterns.append((method, pattern, handler, path))
         else:
             self._fixed[method, path] = handler
 
-    def find(self, method: str, path: str) -> tuple[Handler, tuple[str, ...]] | None:
-        """The handler of a request, and the parameters in its path; None if FastAPI handles it."""
+    def find(self, method: str, path: str) -> tuple[Handler, tuple[str, ...], str] | None:
+        """The handler of a request, the parameters in its path, and its route: the path as it was
+        declared. None if FastAPI handles the request."""
         if handler := self._fixed.get((method, path)):
-            return handler, ()
-        for own_method, pattern, handler in self._patterns:
+            return handler, (), path
+        for own_method, pattern, handler, route in self._patterns:
             if method == own_method and (found := pattern.fullmatch(path)):
-                return handler, found.groups()
+                return handler, found.groups(), route
         return None
 
 

@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -17,6 +18,7 @@ from warpcall_service.http.client_connection import ClientConnection, MemoryConn
 from warpcall_service.http.connection import LINGER_S
 from warpcall_service.http.problems import BadRequest, Headers, redirection, render
 from warpcall_service.http.request_connection import RequestConnection
+from warpcall_service.http.traceparent import traceparent_of, tracestate_of
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.text import brief
 
@@ -70,7 +72,11 @@ class Exchange:
         op: the op that is called, or program, put or get; empty for other requests.
         timeout_s: of a call, the seconds from `began` on within which it must end; None means
             `call_timeout_s` after its inputs have come.
+        route: the path as its route declares it, such as "/v1/tensors/{id}"; empty if none was found.
         stages_ms: of a call that has run, milliseconds by stage; for the log and usage.
+        computed: of a call that has run, when its outputs were complete, as `began`.
+        compile_ms: of a call that has run, how long it compiled; a part of the stage `kernel`.
+        span: of its trace, if that was needed before the end; see `ServerTraces`.
         declared: bytes of the body by Content-Length; 0 without a body; None if it is chunked.
         received: bytes of the body so far.
         complete: whether the whole body was received.
@@ -98,7 +104,10 @@ class Exchange:
         self.began = time.monotonic()
         self.op = ""
         self.timeout_s: float | None = None
+        self.route = ""
         self.stages_ms: dict[str, float] = {}
+        self.computed = self.compile_ms = 0.0
+        self.span: Any = None
         self.outcome = "ok"
         self._task = asyncio.current_task()
         self._cancellation: Problem | None = None
@@ -109,6 +118,16 @@ class Exchange:
         self.status = 0
         self.sent = 0
         self.response_complete = False
+
+    @property
+    def traceparent(self) -> bytes:
+        """As `traceparent_of`."""
+        return traceparent_of(self.scope["headers"])
+
+    @property
+    def tracestate(self) -> bytes:
+        """As `tracestate_of`."""
+        return tracestate_of(self.scope["headers"])
 
     def identify(self, caller: Caller) -> None:
         """Set the caller, for this exchange and for the routes."""

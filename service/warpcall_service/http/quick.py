@@ -9,6 +9,9 @@ cannot begin at once, takes the ordinary way.
 
 If the first read does not have the whole body, the rest is read directly into memory of the
 application.
+
+A client that traces its calls sends another `traceparent` with each. What is compared of such a
+request is its head without the value of that header, which the application gets.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Protocol
 from warpcall.errors import Problem
 from warpcall_service.http.prepared import Prepared, PreparedRequests
 from warpcall_service.http.receive import WINDOW_BYTES, Owner, ParserFeed, read_bytes
+from warpcall_service.http.traceparent import cut
 
 HALF_CLOSE_S = 2.0  # for a response to begin after the client has closed its sending side
 # Time for the JSON of a request to follow its head. httpx, which the client of KServe uses, writes the two
@@ -46,13 +50,16 @@ class Running(Protocol):
 class Repeatable(Prepared, Protocol):
     """A request that can begin as soon as it comes."""
 
-    def begin(self, feed: QuickFeed, data: memoryview, request_id: bytes) -> Running | None:
+    def begin(
+        self, feed: QuickFeed, data: memoryview, request_id: bytes, traceparent: bytes
+    ) -> Running | None:
         """Begin a request; it ends with `feed.answer` or `feed.end`, later.
 
         Args:
             data: of the body, behind its header. It is copied if it is needed. If the rest of the
                 body is still to come, `begin` calls `feed.receive_into`.
             request_id: the `id` in the JSON of the request; empty if it has none.
+            traceparent: the valid value of this header; empty if it has none.
 
         Returns:
             None if the request cannot begin at once.
@@ -123,11 +130,15 @@ class QuickFeed(ParserFeed):
         if not self._connection.takes_request:
             return False
         self._first = data
-        found = self._prepared.find(data)
+        found, traceparent = self._prepared.find(data), b""
+        if found is None:
+            traceparent, rest = cut(data)
+            found = self._prepared.find(rest) if traceparent else None
         if found is None:
             return False
         prepared, begin, request_id = found
-        self.running = prepared.begin(self, memoryview(data)[begin:], request_id)
+        body = memoryview(data)[begin + len(traceparent) :]
+        self.running = prepared.begin(self, body, request_id, traceparent)
         return self.running is not None
 
     def parse_head(self) -> None:
@@ -160,14 +171,24 @@ class QuickFeed(ParserFeed):
             running.leave()
         self._connection.connection_lost(exc)
 
-    def remember(self, prepared: Repeatable) -> None:
+    def remember(self, prepared: Repeatable, traceparent: bytes | None) -> None:
         """Use `prepared` for requests like the one that is being answered in the ordinary way.
 
         `PreparedRequests.add` says when this has no effect.
+
+        Args:
+            traceparent: the request's valid header of this name, empty if it is not valid, None if
+                there is none. If `cut` does not find the same, this has no effect, either: the next
+                request may differ, or the request has two such headers.
         """
         first, self._first = self._first, None
-        if first is not None:
-            self._prepared.add(first, prepared)
+        if first is None:
+            return
+        if traceparent is not None:
+            found, first = cut(first)
+            if not found or found != traceparent:
+                return
+        self._prepared.add(first, prepared)
 
     def receive_into(
         self, target: memoryview, progress: Callable[[int], None], ended: Callable[[], None]

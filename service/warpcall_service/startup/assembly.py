@@ -21,6 +21,7 @@ from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
+from warpcall_service.tracing.wanted import open_traces
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,11 @@ async def application(
     own = HealthReport(settings, engine, live, lambda: parts.uploads())
     own.artefact_bytes = lambda: parts.artefact_bytes()
     report = ClusterReport(store, membership, own, lambda session: parts.count_jobs(session))
-    core = Core(settings, engine, calls, store, account_sync, membership, stopping, report)
+    traces = open_traces(identity.id, account_sync.authenticator.link_folders)
+    core = Core(settings, engine, calls, store, account_sync, membership, stopping, report, traces)
     async with AsyncExitStack() as stops:
+        if traces is not None:
+            stops.push_async_callback(traces.close)
         stops.push_async_callback(account_sync.stop)
         stops.push_async_callback(engine.stop)
         account_sync.start()
@@ -85,7 +89,8 @@ async def application(
         else:  # it releases the identity when no process of a job is left
             parts = await stops.enter_async_context(extension.running(core))
         gateway = create_app(
-            settings, engine, account_sync, membership, parts, stopping, live, report
+            *(settings, engine, account_sync, membership, parts, stopping, live, report),
+            traces,
         )
         membership.report = own.for_others
         membership.devices = lambda: for_heartbeat(engine)
