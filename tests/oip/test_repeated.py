@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from tests.app.oip.conftest import SETTINGS
 from tests.oip.lending import REGIONS, Make, both, listed, path_of, region_parameters, register
 from tests.oip.requests import INFER, LENGTH, X, binary, tensor
 from tests.oip.served import Served, served
+from tests.service.databases import Database
 from tests.service.http.test_quick import ORDINARY, Caller, lines, refuses_connections
 from tests.waiting import until
 from warpcall_service.http import quick
@@ -387,6 +389,26 @@ def test_every_call_is_counted(server: Served, http: httpx.Client) -> None:
 
     assert counted() == tuple(n + 20 for n in before)
     assert len(ids) == 20
+
+
+def test_keys_and_limits_hold_for_repeated_calls(tmp_path: Path) -> None:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path)})
+    key = database.key("ann")
+    request = infer(text_of(PLAIN), X.tobytes(), f"Authorization: Bearer {key}\r\n")
+    limited = {**SETTINGS, "data_dir": tmp_path, "user_requests_per_s": 4}
+    with running_app(**limited) as app, served(app) as other:
+        caller, calls = Caller(other), 0
+        while (head_and_body := answer(caller, request))[0].startswith(b"HTTP/1.1 200"):
+            calls += 1
+        ordinary = other.ordinary
+        database.revoke(key)
+        until(lambda: b"was revoked" in answer(caller, request)[1])
+
+    assert head_and_body[0].startswith(b"HTTP/1.1 429")
+    assert b"ann has used up 4 requests a second" in head_and_body[1]
+    assert calls >= 4
+    # The first call and the one that was refused; perhaps one more, if the server has read its keys anew.
+    assert 2 <= ordinary < calls
 
 
 def test_a_large_body_is_received_in_parts(server: Served) -> None:
