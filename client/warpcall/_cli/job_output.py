@@ -18,6 +18,7 @@ from warpcall._cli.tables import (
     results_lines,
     undecided_lines,
 )
+from warpcall._cli.upload_prints import printed_lines
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobPreview, SubmittedJob
@@ -96,7 +97,8 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
     if job.precision == "check":
         asked = getattr(job.info, "request", {})
         lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
-        write_lines(*lines, f"{job.id} {_end(job, hint)}", *_artefacts(job))
+        printed = printed_lines(job, results.measurements)
+        write_lines(*lines, f"{job.id} {_end(job, hint)}", *printed, *_artefacts(job))
         return
     about = conclusive(outcomes_of(job.implementations, results.measurements))
     ends = [*map(sentence, about), *([] if (page := job.page_url) is None else [page])]
@@ -106,6 +108,7 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
     lines.append(f"{job.id} {_end(job, hint)}, {converged(results)}")
     lines += undecided_lines(results, job.precision)
     lines += remarks(results)
+    lines += printed_lines(job, results.measurements)
     lines += _artefacts(job)
     write_lines(*lines, *ends)
 

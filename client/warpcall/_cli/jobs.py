@@ -1,4 +1,4 @@
-"""The commands `jobs`, `watch`, `cancel`, `artefacts`, `board`, `devices` and `top`."""
+"""The commands `jobs`, `watch`, `cancel`, `artefacts`, `printed`, `board`, `devices` and `top`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from warpcall._cli.tables import (
     one_line,
     queue_table,
 )
+from warpcall._cli.upload_prints import text_lines
 from warpcall._jobs.artefacts import JobArtefact
 from warpcall.jobs import STATES, UNFINISHED
 from warpcall.nodes import Node
@@ -242,6 +243,33 @@ def _print_artefacts(found: Sequence[JobArtefact], as_json: bool) -> None:
     write_lines(*(f"{one.name}: {one_line(one.error)}" for one in found if one.error))
     if not found:
         write_lines("no artefacts")
+
+
+@app.command()
+def printed(
+    id: JobId,
+    implementation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only what this implementation printed.")
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Show what uploads printed in a job.
+
+    It is their standard output and standard error, case by case, until the first call of the case
+    had returned. Control characters are replaced.
+    """
+    with Client(url) as gpu:
+        found = gpu.jobs.get(id).printed()
+    if implementation is not None:
+        found = [one for one in found if one.implementation == implementation]
+    if as_json:
+        print_json([asdict(one) for one in found])
+    elif found:
+        for one in found:
+            write_lines(*text_lines(one), wrap=False)
+    else:
+        write_lines("nothing was printed")
 
 
 @app.command()

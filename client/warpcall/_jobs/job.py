@@ -27,6 +27,8 @@ from warpcall.jobs import (
     JobInfo,
     JobProgress,
     NewShare,
+    PrintedList,
+    PrintedText,
 )
 from warpcall.jobs.results import CaseDetails, Results
 
@@ -159,6 +161,16 @@ class AsyncJob(JobHandle):
         path = path_of(self.id, f"/cases/{position:d}")
         return parse(CaseDetails, await self._core.get_json(path), "a case")
 
+    async def printed(self) -> list[PrintedText]:
+        """What uploads printed in the cases of the job: until the first call of a case had returned,
+        and the end of it where a later call failed.
+
+        The texts have line ends and tabs, and no other control characters.
+        """
+        path = path_of(self.id, "/printed")
+        found = parse(PrintedList, await self._core.get_json(path), "a list of printed texts")
+        return found.printed
+
     async def artefacts(self) -> list[AsyncJobArtefact]:
         """As `Job.artefacts`, awaited."""
         return await artefacts_at(self._core, path_of(self.id, ARTEFACTS), AsyncJobArtefact)
@@ -233,6 +245,7 @@ class Job(JobHandle):
     results = blocking(AsyncJob.results)
     case = blocking(AsyncJob.case)
     progress = blocking(AsyncJob.progress)
+    printed = blocking(AsyncJob.printed)
     share = blocking(AsyncJob.share)
 
 

@@ -427,6 +427,31 @@ class JobProgress(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrintedText(Payload):
+    """What an uploaded implementation, or one of a problem, printed in a case."""
+
+    position: int
+    """Number of the case in its job, from 0."""
+    case: str
+    """Key of the case, such as "permute x=F32[8,8] dims=1,0"."""
+    implementation: str
+    """Name of the implementation."""
+    text: str
+    """Its standard output and standard error until its first call had returned, at most 64 KiB, of
+    which the middle is left out. If it failed later, the last 16 KiB of what it printed after that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedList(Payload):
+    """What uploads printed in the cases of a job."""
+
+    id: str
+    """Id of the job."""
+    printed: list[PrintedText]
+    """The texts, case by case. Those that printed nothing have none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobEvent(Payload):
     """Something that happened to a job."""
 

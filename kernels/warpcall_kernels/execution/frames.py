@@ -12,6 +12,8 @@ import struct
 import time
 from typing import Any
 
+from warpcall_kernels.execution.printed import Printed
+
 LENGTH = struct.Struct("<I")
 MOST_BYTES = 1 << 20
 
@@ -37,22 +39,25 @@ def send(sock: socket.socket, message: dict[str, Any]) -> None:
         raise Ended from error
 
 
-def receive(sock: socket.socket, limit_s: float | None = None) -> dict[str, Any]:
+def receive(
+    sock: socket.socket, limit_s: float | None = None, printed: Printed | None = None
+) -> dict[str, Any]:
     """Receive a message.
 
     Args:
         limit_s: seconds in which the whole message must come; None means any time.
+        printed: what the other process prints, which is read meanwhile.
 
     Raises:
         Ended: the other side has ended, or sent something else.
         TooLate: it did not come in time.
     """
     ends = None if limit_s is None else time.monotonic() + limit_s
-    (nbytes,) = LENGTH.unpack(_read(sock, LENGTH.size, ends))
+    (nbytes,) = LENGTH.unpack(_read(sock, LENGTH.size, ends, printed))
     if nbytes > MOST_BYTES:
         raise Ended
     try:
-        message = json.loads(_read(sock, nbytes, ends))
+        message = json.loads(_read(sock, nbytes, ends, printed))
     except (ValueError, RecursionError) as error:
         raise Ended from error
     if not isinstance(message, dict):
@@ -60,13 +65,15 @@ def receive(sock: socket.socket, limit_s: float | None = None) -> dict[str, Any]
     return message
 
 
-def _read(sock: socket.socket, count: int, ends: float | None) -> bytes:
+def _read(sock: socket.socket, count: int, ends: float | None, printed: Printed | None) -> bytes:
     parts = bytearray()
     try:
         while len(parts) < count:
             left_s = None if ends is None else ends - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise TooLate
+            if printed is not None and not printed.wait(sock, left_s):
+                continue
             sock.settimeout(left_s)
             part = sock.recv(count - len(parts))
             if not part:

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, BinaryIO, Protocol, get_args
 
 from warpcall_kernels.execution import frames
 from warpcall_kernels.execution.failures import (
@@ -16,6 +16,7 @@ from warpcall_kernels.execution.failures import (
     Status,
     printable,
 )
+from warpcall_kernels.execution.printed import Printed
 from warpcall_kernels.execution.windows import Unreachable
 
 MOST_ENDS = 3  # of a process in one job, after which it is not started again
@@ -28,10 +29,13 @@ class Peer(Protocol):
     Attributes:
         sock: this process's end of a stream to it.
         pid: its id, as this process sees it.
+        prints: the end for reading of the pipe to which it prints, which must not block; None if
+            what it prints goes elsewhere.
     """
 
     sock: socket.socket
     pid: int
+    prints: BinaryIO | None
 
     def stop(self) -> None:
         """Stop all its processes, so that they take no time from others."""
@@ -78,11 +82,15 @@ class RemoteProcess:
     Args:
         start: starts it.
         load: data from which it loads the source.
+
+    Attributes:
+        printed: what the process prints.
     """
 
     def __init__(self, start: StartPeer, load: Mapping[str, Any]) -> None:
         self._start = start
         self._load = dict(load)
+        self.printed = Printed()
         self._peer: Peer | None = None
         self._stopped = False
         self._ends = 0
@@ -115,6 +123,7 @@ class RemoteProcess:
         except (OSError, RuntimeError) as error:
             raise RemoteFailed("error", printable(f"its process cannot start: {error}")) from None
         self._stopped = False
+        self.printed.open(self._peer.prints, self._peer.sock)
         import_s = deadlines.compile_s
         try:
             self.ask(
@@ -176,7 +185,7 @@ class RemoteProcess:
 
     def _receive(self, number: int, limit_s: float) -> dict[str, Any]:
         """Receive an answer to the request of that number."""
-        answer = frames.receive(self.peer.sock, limit_s)
+        answer = frames.receive(self.peer.sock, limit_s, self.printed)
         if answer.get("number") != number:
             raise frames.Ended
         return answer
@@ -194,6 +203,7 @@ class RemoteProcess:
             return ""
         self._ends += 1
         how = peer.end()
+        self.printed.close()
         peer.sock.close()
         return how
 

@@ -47,6 +47,9 @@ class RemoteExecutor:
         number: of the measurement; the process forgets those before.
         share: of a GPU's memory that torch may allocate there.
 
+    Attributes:
+        printed: what it printed until its first call had returned; None before.
+
     Raises:
         RemoteFailed: the process cannot be started, or its source not be imported.
     """
@@ -83,7 +86,9 @@ class RemoteExecutor:
         self._answers_us: list[float] = []  # of requests for nothing, before such calls
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
+        self.printed: str | None = None
         process.begin(deadlines)
+        process.printed.begin_case()
         self._window = Window(process.peer.pid, self._device)
         answer = self._ask(
             "case",
@@ -125,7 +130,8 @@ class RemoteExecutor:
         call_s = self._deadlines.call_s
         limit_s = call_s if self._called else self._deadlines.compile_s
         answer = self._ask("call", limit_s, "a call", first=lambda _: call_s)
-        self._called = True
+        if not self._called:
+            self._called, self.printed = True, self._process.printed.take().text()
         peak = answer.get("peak_bytes")
         known = type(peak) is int and 0 <= peak < MOST_PEAK_BYTES
         with self._sound("an answer about its results"):

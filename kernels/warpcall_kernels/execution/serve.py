@@ -7,8 +7,11 @@ other process reads the outputs there, and has a clock of its own.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +111,7 @@ class _Serving:
             function = of_process or getattr(self._calls[request["role"]], name)
             answer: dict[str, Any] = function(request)
         except Wrong as error:
+            _flush()
             return {"failed": {"status": "wrong_result", "error": str(error), "traceback": None}}
         except BaseException as error:  # noqa: BLE001  # code of others may raise anything
             failed = {"status": class_of(error), "error": first_line(error)}
@@ -116,6 +120,7 @@ class _Serving:
                     "status": "unchecked",
                     "error": f"needs a GPU: not checked: {failed['error']}",
                 }
+            _flush()
             return {"failed": {**failed, "traceback": traceback_of(error)}}
         return answer
 
@@ -123,6 +128,7 @@ class _Serving:
         """Import the source; says first that this process has imported what it needs itself."""
         frames.send(self._sock, {"first": True, "number": request["number"]})
         self._loaded = self._load(request["data"])
+        _flush()
         return {}
 
     def do_ping(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -232,6 +238,7 @@ class _Call:
         """One call; says first that the function has returned, and then where its outputs lie."""
         first = {"first": True, "number": request["number"]}
         called = self._executor.call(lambda: frames.send(self._sock, first))
+        _flush()
         return {"outputs": _addresses(called.outputs), "peak_bytes": called.peak_bytes}
 
     def do_sets(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -320,6 +327,14 @@ class _Call:
             "tags": list(timed.tags),
             **self.inputs(len(timed.sets)),
         }
+
+
+def _flush() -> None:
+    """Write out what Python and C have buffered of what the code printed."""
+    for stream in (sys.stdout, sys.stderr):  # the code may have put anything in their place
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
 
 
 def _params(params: Mapping[str, Any]) -> dict[str, Any]:

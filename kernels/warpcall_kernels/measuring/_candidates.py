@@ -18,7 +18,8 @@ from warpcall_kernels.execution.failures import Status, class_of, first_line, tr
 from warpcall_kernels.execution.implementations import LIMIT
 from warpcall_kernels.execution.inputs import Sets
 from warpcall_kernels.execution.outputs import Wrong
-from warpcall_kernels.execution.process import RemoteFailed
+from warpcall_kernels.execution.printed import printed_by
+from warpcall_kernels.execution.process import RemoteFailed, RemoteProcess
 from warpcall_kernels.execution.remote import RemoteExecutor
 from warpcall_kernels.execution.timed import Timed
 from warpcall_kernels.measuring._observe import theoretical_gb_per_s
@@ -41,6 +42,7 @@ class Candidate:
     """One implementation that is measured. The limit is one, too, and has no executor.
 
     Attributes:
+        process: in which it runs; None for this one.
         checked: timed calls whose outputs were compared.
         doubt: why its times cannot be right; None if our clock agrees with them.
         is_confirmed: whether our clock could tell that.
@@ -48,6 +50,7 @@ class Candidate:
 
     name: str
     executor: Executor | RemoteExecutor | None = None
+    process: RemoteProcess | None = None
     timed: Timed | None = None  # of the limit
     sets: Sets = field(default_factory=lambda: Sets(dict))  # of the limit
     status: Status = "ok"
@@ -76,6 +79,13 @@ class Candidate:
     def remote(self) -> RemoteExecutor | None:
         """Its executor, if it runs in another process."""
         return self.executor if isinstance(self.executor, RemoteExecutor) else None
+
+    def take_printed(self) -> str:
+        """What it has printed in this case, if it runs in another process. Call it once."""
+        if self.process is None:
+            return ""
+        first = None if self.remote is None else self.remote.printed
+        return printed_by(first, self.process.printed.take(), failed=self.status != "ok")
 
     @property
     def here(self) -> Timed | None:

@@ -37,6 +37,7 @@ from warpcall_kernels.measuring._statistics import margin_from
 from warpcall_kernels.op.errors import InvalidInput
 
 Progress = Callable[[dict[str, Any]], None]
+OnPrinted = Callable[[str, str], None]
 
 ROUNDS_AT_ONCE = 64
 REPORT_EVERY_S = 0.25
@@ -62,6 +63,7 @@ def measure(
     seed: int = 0,
     lease: Lease = contextlib.nullcontext,
     progress: Progress = lambda event: None,
+    printed: OnPrinted = lambda name, text: None,
     deadlines: Deadlines = DEADLINES,
 ) -> CaseResult:
     """Measure implementations of a case side by side. Those with wrong results are not timed.
@@ -75,6 +77,8 @@ def measure(
         lease: entered for each timed block. It says how many seconds of timed work the block may
             have; None means BLOCK_US. A block has at least one sample, however long that takes.
         progress: called with an event, as JSON, when a step begins and during rounds.
+        printed: called at the end with each implementation that has printed something in a process
+            of its own, and the text: until its first call returned, and the end if it failed.
         deadlines: of calls of uploaded code.
 
     Returns:
@@ -97,7 +101,11 @@ def measure(
             for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
                 measurement.add(name, found.get(name), deadlines)
             with not_outside():
-                return measurement.run(tuple(implementations))
+                result = measurement.run(tuple(implementations))
+            for c in measurement.candidates:
+                if text := c.take_printed():
+                    printed(c.name, text)
+            return result
         finally:
             measurement.close()
 
@@ -147,6 +155,7 @@ class _Measurement:
                 candidate.executor = Executor(function, self._sets, metas, self._clock, pool)
             else:
                 process, role = found.process
+                candidate.process = process
                 candidate.executor = RemoteExecutor(
                     process, role, case.params, pool, metas, self._clock, deadlines, *self._place
                 )

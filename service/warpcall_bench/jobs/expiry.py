@@ -14,7 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED
-from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobTag, Measurement
+from warpcall_bench.jobs.tables import (
+    Job,
+    JobCase,
+    JobEvent,
+    JobTag,
+    Measurement,
+    PrintedText,
+)
 from warpcall_bench.monitors.tables import Monitor, MonitorStep
 from warpcall_bench.uploads.tables import JobUpload
 
@@ -32,12 +39,12 @@ def count_expired_jobs(session: Session, before_ms: int) -> int:
 
 
 def delete_jobs(session: Session, numbers: Sequence[int]) -> None:
-    """Delete jobs with their cases, measurements, tags and events.
+    """Delete jobs with their cases, measurements, printed texts, tags and events.
 
     Rows of other folders that name them must have been deleted before.
     """
-    tables: tuple[type[JobTag | JobCase | Measurement | JobEvent], ...]
-    tables = (JobTag, JobCase, Measurement, JobEvent)
+    tables: tuple[type[JobTag | JobCase | Measurement | PrintedText | JobEvent], ...]
+    tables = (JobTag, JobCase, Measurement, PrintedText, JobEvent)
     for table in tables:
         _delete(session, sa.delete(table).where(table.job_number.in_(numbers)))
     _delete(session, sa.delete(Job).where(Job.number.in_(numbers)))

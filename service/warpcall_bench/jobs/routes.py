@@ -20,7 +20,7 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from warpcall.jobs import JobDetails, JobList, JobPreview, Queue, State, SubmittedJob
+from warpcall.jobs import JobDetails, JobList, JobPreview, PrintedList, Queue, State, SubmittedJob
 from warpcall.jobs.results import CaseDetails, Comparison, History, Results
 from warpcall_bench.jobs import exports
 from warpcall_bench.jobs.models import (
@@ -240,6 +240,16 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     async def show_case(id: JobId, position: Position, caller: CurrentCaller) -> Response:
         """One case that the job has measured: how, its rows, and all samples."""
         return answered(await service.case(caller, id, position))
+
+    @router.get(
+        "/{id}/printed",
+        response_model=PrintedList,
+        responses=problem_responses([NotFound, InvalidInput, Busy, Unavailable]),
+    )
+    async def show_printed(id: JobId, caller: CurrentCaller) -> Response:
+        """What uploads printed in the cases of a job: until the first call of a case had returned, and
+        the end of it where a later call failed."""
+        return await streamed(service.printed(caller, id), JSON)
 
     @router.get(
         "/{id}/compare/{other}",

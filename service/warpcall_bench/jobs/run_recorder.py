@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import STATES, UNFINISHED, ExitClass, State
 from warpcall_bench.artefacts.profiles import ProfileWriter
-from warpcall_bench.jobs import lifecycle, queue
+from warpcall_bench.jobs import lifecycle, printed, queue
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.queue import Claim
@@ -34,6 +34,7 @@ from warpcall_bench.runs.events import (
     CaseMeasured,
     EnvironmentKnown,
     OddCasesChecked,
+    Printed,
     ProfileMade,
     Progress,
     RunEvent,
@@ -146,6 +147,8 @@ class RunRecorder:
                 self.put(lambda session, job: lifecycle.set_environment(session, job, event))
             case OddCasesChecked(name, found):
                 self.put(lambda session, job: odd_cases.store(session, job, name, found))
+            case Printed():
+                self.put(lambda session, job: printed.store(session, job, event))
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
             case ProfileMade():

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs import answers, comparison, events, exports, submissions
+from warpcall_bench.jobs import answers, comparison, events, exports, printed, submissions
 from warpcall_bench.jobs.checking import JobChecks
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.models import JobChange, JobRequest
@@ -274,6 +274,18 @@ class JobService:
         return await self._database.exports.read(
             caller.name, answers.find_case, caller, job_id, position
         )
+
+    async def printed(self, caller: Caller, job_id: str) -> AsyncGenerator[bytes, None]:
+        """What uploads printed in the cases of a job, as JSON, in parts.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            Busy: the user has too many exports and comparisons under way.
+        """
+        user = caller.name
+        async with self._heavy.admitted(user):
+            for step in await self._database.exports.read(user, printed.begin, caller, job_id):
+                yield await self._database.exports.read(user, step)
 
     async def compare(
         self, caller: Caller, first_id: str, second_id: str

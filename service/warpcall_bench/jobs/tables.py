@@ -166,6 +166,17 @@ class Measurement(Base):
     limit_us: Mapped[float | None] = mapped_column(Double)
 
 
+class PrintedText(Base):
+    """What an implementation printed in a case; `text` is UTF-8, compressed with zlib."""
+
+    __tablename__ = "printed_texts"
+
+    job_number: Mapped[int] = mapped_column(ForeignKey(Job.number), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    implementation: Mapped[str] = mapped_column(String(CODE_LENGTH), primary_key=True)
+    text: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 class JobEvent(Base):
     """An event of a job. `sequence` counts from 1 in each job; `data` is JSON."""
 

@@ -22,7 +22,7 @@ from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_bench.drawing.readings import reading_rows
-from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs import printed, submissions
 from warpcall_bench.jobs.answers import find_case
 from warpcall_bench.jobs.models import is_problem
 from warpcall_bench.pages import results
@@ -123,6 +123,7 @@ def case_page(
         NotFound: there is no such job or case, or the caller may not see it.
     """
     case = find_case(session, view.caller, job_id, position)
+    number = submissions.find(session, view.caller, case.job).number
     rows = case.measurements
     names = [row.implementation for row in rows]
     chosen = results.colours(names)
@@ -153,6 +154,7 @@ def case_page(
         shown=results.shown,
         more=_columns(rows),
         data=view.data(case.job, "cases", str(case.position)),
+        printed=printed.of_case(session, number, position),
         profiles=sorted(profiles, key=lambda one: order.get(one.implementation, len(order))),
         no_colour=results.COLOURS,
         compiled=_compiled(session, view, case),

@@ -22,6 +22,7 @@ from warpcall_bench.profilers import apart
 from warpcall_bench.profilers.messages import Made
 from warpcall_bench.programs import profile_main
 from warpcall_bench.runs.messages import (
+    MOST_PRINTED_OF_JOB,
     PIECE_BYTES,
     PROFILE_FILES,
     PROFILE_MODULE,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from warpcall_kernels.measuring import Deadlines, JobCase, Lease, RemoteProblem, RemoteProcess
 
+NOT_KEPT = "(not kept: what is kept of a job has reached 4 MiB)"
 PROGRESS_S = 0.5  # between two frames about the same phase
 
 
@@ -73,6 +75,7 @@ class _ServerConnection:
         self._sock = sock
         self._progress: tuple[object, ...] = ()
         self._progress_at = 0.0
+        self._printed = 0  # bytes that were sent
 
     def send(self, what: str, value: object) -> None:
         """Send a frame. If the server has ended, exit: the next server starts this job anew."""
@@ -99,6 +102,15 @@ class _ServerConnection:
             piece = {"position": position, "implementation": implementation, "file": file}
             rest = {"data": data, "last": last, "error": error[:MAX_ERROR_CHARS]}
             self.send("profile", {**piece, **rest})
+
+    def send_printed(self, position: int, implementation: str, text: str) -> None:
+        """Send what an upload printed in a case; a note in its place if the job has sent too much."""
+        data = text.encode()
+        if self._printed + len(data) > MOST_PRINTED_OF_JOB:
+            data = NOT_KEPT.encode()
+        self._printed += len(data)
+        what = {"position": position, "implementation": implementation}
+        self.send("printed", {**what, "data": base64.b64encode(data).decode()})
 
     @contextlib.contextmanager
     def lease(self, settle: Callable[[], None]) -> Iterator[float | None]:
@@ -242,6 +254,7 @@ def _measure_cases(
             seed=task["seed"] + position,
             lease=_lease(server, device),
             progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
+            printed=functools.partial(server.send_printed, position),
             deadlines=_deadlines(task),
         )
         server.send("result", {"position": position, "case": result.to_json()})
@@ -290,7 +303,7 @@ def _make_profiles(
             except Exception as error:  # noqa: BLE001  # a problem may raise anything
                 cases[position] = error
     reaper.end_all()  # no upload takes time or memory from what is profiled
-    start = PeerStarter(reaper, PROFILE_MODULE)
+    start = PeerStarter(reaper, PROFILE_MODULE, prints=False)
     uploads = {one["name"] for one in task["uploads"]}
     for position, _, names in wanted["cases"]:
         for name in names:

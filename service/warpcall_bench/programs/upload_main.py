@@ -6,7 +6,10 @@ job's process measures it over a socket (`warpcall_kernels.measuring`).
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,8 @@ from warpcall_service.processes.imports import quick_imports
 
 if TYPE_CHECKING:
     from warpcall_kernels.measuring import Loaded
+
+IOLBF = 1  # of setvbuf(3): a buffer is written at the end of a line
 
 
 def main() -> None:
@@ -29,6 +34,7 @@ def main() -> None:
             from warpcall_kernels import measuring
 
         uploaded.mend_interpreter()
+        _print_by_lines()
         device = torch.device(args.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -37,6 +43,18 @@ def main() -> None:
             torch.set_num_threads(args.threads)
         measuring.serve(sock, lambda message: _load(message, folder), device)
     os._exit(0)  # Python's normal exit would hang on a lost device
+
+
+def _print_by_lines() -> None:
+    """Let each line that is printed leave the process at once, so that a crash loses none of them.
+
+    Lines of the log are for whoever wrote the code, and not for the log of the server.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, IOLBF, ctypes.c_size_t(0))
+    logging.basicConfig(format="%(levelname)s: %(name)s: %(message)s", force=True)
 
 
 def _load(message: dict[str, Any], folder: Path) -> Loaded:

@@ -60,6 +60,15 @@ class CaseMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """What an upload printed in the case at `position`, which is reported before its result."""
+
+    position: int
+    implementation: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileMade:
     """A file of a profile of an implementation in the case at `position`, or why there is none.
 
@@ -76,4 +85,12 @@ class ProfileMade:
     error: str
 
 
-RunEvent = StateChanged | EnvironmentKnown | OddCasesChecked | Progress | CaseMeasured | ProfileMade
+RunEvent = (
+    StateChanged
+    | EnvironmentKnown
+    | OddCasesChecked
+    | Progress
+    | Printed
+    | CaseMeasured
+    | ProfileMade
+)

@@ -17,8 +17,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from warpcall.jobs import ExitClass
-from warpcall_bench.runs.events import ProfileMade
-from warpcall_bench.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
+from warpcall_bench.runs.events import Printed, ProfileMade
+from warpcall_bench.runs.messages import (
+    MOST_PRINTED_BYTES,
+    MOST_PRINTED_OF_JOB,
+    PIECE_BYTES,
+    PROFILE_FILES,
+    Task,
+)
 from warpcall_bench.runs.results import (
     MAX_IMPLEMENTATIONS,
     CaseModel,
@@ -35,7 +41,9 @@ from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.text import printable
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
-SMALL_BYTES = 16 << 10  # such a frame is parsed in the event loop; only a result has more
+SMALL_BYTES = 16 << 10  # such a frame is parsed in the event loop
+LARGE = ("result", "profile", "printed")  # kinds of frames that may have more
+NOTE_BYTES = 200  # of a text in the place of one that was too much for the job
 # Parsing takes 10 ms with so many of each character, and would take 700 ms with 2 MB of brackets.
 # The interpreter's lock is held meanwhile, in whatever thread.
 MOST_SIGNS = {b"[": 4000, b"{": 4000, b":": 10_000, b'"': 30_000, b",": 80_000}
@@ -94,6 +102,12 @@ class _Result(Strict):
     case: CaseModel
 
 
+class _Printed(Strict):
+    position: int
+    implementation: Name
+    data: Annotated[str, StringConstraints(max_length=-(-MOST_PRINTED_BYTES // 3) * 4)]
+
+
 class _Profile(Strict):
     position: int
     implementation: Name
@@ -116,6 +130,7 @@ class _Frame(Strict):
     release: bool | None = None
     odd: _Odd | None = None
     progress: _Progress | None = None
+    printed: _Printed | None = None
     result: _Result | None = None
     profile: _Profile | None = None
     ended: _Ended | None = None
@@ -124,7 +139,8 @@ class _Frame(Strict):
 class Frame(NamedTuple):
     """A frame that was checked: its kind, and the value as plain data.
 
-    The value of a `profile` is a `ProfileMade`, or None while more pieces follow.
+    The value of a `profile` is a `ProfileMade`, or None while more pieces follow. That of a `printed`
+    is a `Printed`.
     """
 
     kind: str
@@ -145,6 +161,8 @@ class FrameReader:
         self._names = task["implementations"]
         self._odd = {*task.get("odd", [])}  # uploads whose odd cases may be reported
         self._profiles = _ProfilePieces(task)
+        self._printed = set[tuple[int, str]]()  # positions and names whose text has come
+        self._printed_bytes = 0
         self._ready = self._leased = self._ended = False
         # Its tokens are seconds of the event loop's time.
         self._loop_time = TokenBucket(LOOP_BURST_S, 1 / LOOP_SHARE, time.monotonic())
@@ -171,8 +189,10 @@ class FrameReader:
             frame = await asyncio.to_thread(_parse, text)
             began_s = time.thread_time()
         self._check(frame)
-        if nbytes > SMALL_BYTES and frame.kind not in ("result", "profile"):
+        if nbytes > SMALL_BYTES and frame.kind not in LARGE:
             raise FrameRefused(f"a {frame.kind} of {nbytes} bytes")
+        if frame.kind == "printed":
+            frame = Frame("printed", self._take_printed(frame.value))
         if frame.kind == "profile":
             frame = Frame("profile", self._profiles.take(frame.value))
         await self._pace(max(FRAME_S, BYTE_S * nbytes, time.thread_time() - began_s))
@@ -203,12 +223,26 @@ class FrameReader:
                 named = {value.get("implementation"), *(value.get("medians_us") or {})}
                 if not named <= {None, LIMIT, *self._names}:
                     raise FrameRefused("progress of an implementation that was not asked")
+            case "printed":
+                self._check_position(value)
+                of = value["position"], value["implementation"]
+                if of[1] not in self._names or of in self._printed:
+                    raise FrameRefused("a printed text that was not asked, or was sent before")
+                self._printed.add(of)
             case "result":
                 self._check_position(value)
                 self._check_case(value["position"], value["case"])
                 self._odd.clear()  # they come before the first result
             case "ended":
                 self._ended = True
+
+    def _take_printed(self, value: Mapping[str, Any]) -> Printed:
+        data = _decoded(value["data"], "a printed text")
+        self._printed_bytes += len(data)
+        if self._printed_bytes > MOST_PRINTED_OF_JOB and len(data) > NOTE_BYTES:
+            raise FrameRefused(f"printed texts of {self._printed_bytes} bytes")
+        lines = data.decode(errors="replace").split("\t")
+        return Printed(value["position"], value["implementation"], "\t".join(map(printable, lines)))
 
     def _check_position(self, value: dict[str, Any]) -> None:
         if value["position"] not in self._specs:
@@ -254,10 +288,7 @@ class _ProfilePieces:
         of = piece["position"], piece["implementation"], piece["file"]
         if of not in self._left or self._of not in (None, of):
             raise FrameRefused("a profile that was not asked, or was sent before")
-        try:
-            data = base64.b64decode(piece["data"], validate=True)
-        except binascii.Error:
-            raise FrameRefused("a profile that is not in base64") from None
+        data = _decoded(piece["data"], "a profile")
         if len(data) > PIECE_BYTES or (len(data) < PIECE_BYTES and not piece["last"]):
             raise FrameRefused(f"a piece of a profile of {len(data)} bytes")
         if len(self._content) + len(data) > self._most:
@@ -274,6 +305,13 @@ class _ProfilePieces:
 
 
 _FRAME = TypeAdapter(_Frame)
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise FrameRefused(f"{what} that is not in base64") from None
 
 
 def _parse(text: bytes) -> Frame:

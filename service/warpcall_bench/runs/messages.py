@@ -9,6 +9,7 @@ work that a block may have. It sends frames with one member each:
 - `want`: it requests the device, and waits for `go`; `release`: it returns the device;
 - `odd`: what the check of an upload in the op's odd cases found, before the first `result`;
 - `progress`: what the sampler does now;
+- `printed`: what an upload printed in the case at `position`, in UTF-8 and base64, before its `result`;
 - `result`: the sampler's whole result of the case at `position`;
 - `profile`: a piece of a file of a profile, PIECE_BYTES long unless it is the `last` one, or an
   `error`;
@@ -19,8 +20,8 @@ closes it. The reaper sends a `ReaperReport` as JSON when the job has ended.
 
 Code of users runs in other processes below the reaper, the upload processes. The job's process has
 a socket (SOCK_SEQPACKET) to the reaper, on which it requests them: a `StartUpload` with the upload
-process's end of a socket pair, which the reaper answers with `UploadStarted`, or an `EndUpload`,
-which it answers with `UploadEnded`.
+process's end of a socket pair, and that of a pipe if the job's process wants what it prints, which the
+reaper answers with `UploadStarted`, or an `EndUpload`, which it answers with `UploadEnded`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ PROFILE_FILES: Mapping[str, tuple[str, ...]] = {
     "ncu": ("ncu-rep", "ncu.txt"),
     "compile": ("compiled.json",),
 }
+# What uploads print in a job; a text in the place of what goes beyond it counts like any other one.
+MOST_PRINTED_BYTES = 256 << 10  # in one case, in UTF-8: 80 KiB of which each byte may become three
+MOST_PRINTED_OF_JOB = 4 << 20
 TAG_VARIABLE = (
     "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
 )

@@ -15,15 +15,17 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import REQUEST_BYTES, StartUpload, UploadEnded, UploadStarted
 from warpcall_bench.runs.peer_child import HELLO
 from warpcall_service.processes.spawn import refuse_descriptors, signal_name
+from warpcall_service.text import printable
 
 UPLOAD_MODULE = "warpcall_bench.programs.upload_main"
 HELLO_S = 60.0  # within which it must have sent it
+MOST_WORDS = 500  # bytes of what a process wrote that did not start
 STOP_S = 5.0
 STOP_POLL_S = 20e-6
 OUT_OF_MEMORY = "out of memory"
@@ -40,31 +42,37 @@ class Reaper:
         self._started = 0
         self._running: dict[int, Peer] = {}
 
-    def start(self, module: str) -> Peer:
+    def start(self, module: str, *, prints: bool = True) -> Peer:
         """Start an upload process.
 
         Args:
             module: the module whose program it runs.
+            prints: whether this process gets what it prints. Otherwise the server's log does.
 
         Raises:
             RuntimeError: it cannot be started.
             OSError: likewise.
         """
         number, self._started = self._started, self._started + 1
-        ours, theirs = socket.socketpair()
-        try:
+        with contextlib.ExitStack() as failing, contextlib.ExitStack() as passed:
+            ours, theirs = map(failing.enter_context, socket.socketpair())
+            passed.enter_context(theirs)
+            fds, pipe = [theirs.fileno()], None
+            if prints:
+                reading, writing = os.pipe()
+                passed.callback(os.close, writing)
+                pipe = failing.enter_context(open(reading, "rb", buffering=0))  # noqa: PTH123
+                os.set_blocking(reading, False)
+                fds.append(writing)
             refuse_descriptors(ours)
-            with theirs:
-                # The kernel then adds to each message which process sent it.
-                ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                request: StartUpload = {"start": number, "module": module}
-                started: UploadStarted = self._ask(request, [theirs.fileno()])
+            # The kernel then adds to each message which process sent it.
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            request: StartUpload = {"start": number, "module": module}
+            started: UploadStarted = self._ask(request, fds)
             if started["trouble"]:
                 raise RuntimeError(f"its process could not be started: {started['trouble']}")
-        except BaseException:
-            ours.close()
-            raise
-        self._running[number] = peer = Peer(self, number, ours, started)
+            failing.pop_all()
+        self._running[number] = peer = Peer(self, number, ours, started, pipe)
         return peer
 
     def end(self, number: int, *, ended: bool) -> UploadEnded:
@@ -96,12 +104,19 @@ class Peer:
 
     Attributes:
         sock: this process's end of the socket pair.
+        prints: this process's end of the pipe to which it prints; None if the server's log has it.
     """
 
     def __init__(
-        self, reaper: Reaper, number: int, sock: socket.socket, started: UploadStarted
+        self,
+        reaper: Reaper,
+        number: int,
+        sock: socket.socket,
+        started: UploadStarted,
+        prints: BinaryIO | None = None,
     ) -> None:
         self.sock = sock
+        self.prints = prints
         self.pid = 0
         self._reaper = reaper
         self._number = number
@@ -129,8 +144,9 @@ class Peer:
         else:
             self.pid = pid
             return
-        how = self.end()
-        raise RuntimeError(f"{trouble} ({how})" if how else trouble)
+        how, wrote = self.end(), self._last_words()
+        trouble += f" ({how})" if how else ""
+        raise RuntimeError(f"{trouble}; it wrote: {wrote}" if wrote else trouble)
 
     def stop(self) -> None:
         """Stop all processes of the upload, so that they take no time from others.
@@ -178,6 +194,14 @@ class Peer:
             if self._pidfd >= 0:
                 os.close(self._pidfd)
         return self._how
+
+    def _last_words(self) -> str:
+        """What it wrote before it ended, such as a message of bubblewrap, on one line."""
+        if self.prints is None:
+            return ""
+        with self.prints:
+            text = (self.prints.read(MOST_WORDS) or b"").decode(errors="replace")
+        return printable(" ".join(text.split()))
 
     def _received_hello(self) -> int:
         """The id of the process that sent the first message."""
@@ -230,19 +254,23 @@ class Peer:
 class PeerStarter:
     """Starts an upload process each time that it is called, the first one ahead of the first call.
 
+    Args:
+        prints: as for `Reaper.start`.
+
     Raises, when it is called:
         RuntimeError, OSError: the process cannot be started.
     """
 
-    def __init__(self, reaper: Reaper, module: str) -> None:
+    def __init__(self, reaper: Reaper, module: str, *, prints: bool = True) -> None:
         self._reaper = reaper
         self._module = module
+        self._prints = prints
         self._ahead: Peer | Exception | None = None
 
     def start_ahead(self) -> None:
         """Start the process for the first call; it imports torch while this process does."""
         try:
-            self._ahead = self._reaper.start(self._module)
+            self._ahead = self._reaper.start(self._module, prints=self._prints)
         except (RuntimeError, OSError) as error:
             self._ahead = error
 
@@ -250,7 +278,7 @@ class PeerStarter:
         ahead, self._ahead = self._ahead, None
         if isinstance(ahead, Exception):
             raise ahead
-        peer = ahead or self._reaper.start(self._module)
+        peer = ahead or self._reaper.start(self._module, prints=self._prints)
         peer.greet()
         return peer
 

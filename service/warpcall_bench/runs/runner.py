@@ -264,7 +264,7 @@ class Run:
                 self._on_event(Progress(value))
             case "result":
                 self._on_event(CaseMeasured(value["position"], value["case"]))
-            case "profile":
+            case "profile" | "printed":
                 if value is not None:
                     self._on_event(value)
             case "ended":

@@ -32,6 +32,8 @@ from warpcall_bench.runs.messages import (
     UploadStarted,
 )
 
+MOST_FDS = 2  # of a request: a socket, and a pipe for what the process prints
+
 
 @dataclass
 class _Process:
@@ -66,7 +68,7 @@ class UploadProcesses:
     Args:
         requests: the reaper's end of the socket to the job's process.
         launch: None if the job may start none.
-        log_fd: where they write what they print.
+        log_fd: where those write what they print for which the job's process does not ask.
     """
 
     def __init__(self, requests: socket.socket, launch: UploadLaunch | None, log_fd: int) -> None:
@@ -88,7 +90,7 @@ class UploadProcesses:
     def receive(self) -> bool:
         """Receive the next request; returns False if the job's process has ended."""
         try:
-            text, fds, _, _ = socket.recv_fds(self._requests, REQUEST_BYTES, 1)
+            text, fds, _, _ = socket.recv_fds(self._requests, REQUEST_BYTES, MOST_FDS)
         except OSError:
             return False
         if not text:
@@ -96,7 +98,7 @@ class UploadProcesses:
         request: StartUpload | EndUpload = json.loads(text)
         try:
             if "start" in request:
-                self._answer(self._start(cast("StartUpload", request), fds[0]))
+                self._answer(self._start(cast("StartUpload", request), *fds))
             else:
                 self._request_end(request)
         finally:
@@ -159,12 +161,13 @@ class UploadProcesses:
             if process.cgroup is not None:
                 process.cgroup.remove()
 
-    def _start(self, request: StartUpload, fd: int) -> UploadStarted:
+    def _start(self, request: StartUpload, fd: int, prints_fd: int | None = None) -> UploadStarted:
         number, module = request["start"], request["module"]
         tag = f"{os.environ.get(TAG_VARIABLE, '')}/upload-{number}."
         failed: UploadStarted = {"root": 0, "processes": "", "bubblewrap": [], "trouble": ""}
         try:
-            process = self._started(number, module, fd, tag)
+            output_fd = self._log_fd if prints_fd is None else prints_fd
+            process = self._started(number, module, fd, output_fd, tag)
         except (sandboxed.CannotStart, OSError) as error:
             return {**failed, "trouble": str(error)}
         self._processes[number] = process
@@ -176,7 +179,7 @@ class UploadProcesses:
             "trouble": "",
         }
 
-    def _started(self, number: int, module: str, fd: int, tag: str) -> _Process:
+    def _started(self, number: int, module: str, fd: int, output_fd: int, tag: str) -> _Process:
         launch = self._launch
         if launch is None:
             raise sandboxed.CannotStart("the job was started without uploads")
@@ -188,15 +191,17 @@ class UploadProcesses:
                 pass_fds=(fd,),
                 env={**os.environ, **launch["environment"], TAG_VARIABLE: tag},
                 stdin=subprocess.DEVNULL,
-                stdout=self._log_fd,
-                stderr=self._log_fd,
+                stdout=output_fd,
+                stderr=output_fd,
                 start_new_session=True,
             )
             return _Process(number, child, child.pid, os.pidfd_open(child.pid), tag, None)
-        log_fd, gpu = self._log_fd, launch["device"] != "cpu"
+        gpu = launch["device"] != "cpu"
         profiler = launch["profiler"] and module == PROFILE_MODULE
         started = sandboxed.start(
-            *(self._sandbox, module, options, [fd], log_fd, log_fd), gpu=gpu, profiler=profiler
+            *(self._sandbox, module, options, [fd], output_fd, output_fd),
+            gpu=gpu,
+            profiler=profiler,
         )
         root = started.init or started.process.pid
         try:

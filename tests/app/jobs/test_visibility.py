@@ -24,7 +24,9 @@ from tests.service.job_requests import CASE
 from tests.service.requests import problem_of
 from tests.service.stored import IMPLEMENTATIONS, finished, number
 from tests.waiting import until
-from warpcall_bench.jobs.tables import Measurement
+from warpcall_bench.jobs import printed
+from warpcall_bench.jobs.tables import Job, Measurement
+from warpcall_bench.runs.events import Printed
 
 MARK = "marmalade"  # in every text of the private job that its user chose
 NOWHERE = "0123456789ab"
@@ -105,6 +107,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     here = keeping(database, store)
     assert [here.add(job, MARK.encode()) for job in (shown, secret)] == ["", ""]
     here.artefacts._threads.close()
+    with store.write() as session:
+        row = session.get_one(Job, number(store, secret))
+        printed.store(session, row, Printed(0, IMPLEMENTATIONS[0], MARK))
     running = job_rows.submit(store, "alice")
     job_rows.claim(store)
     job_rows.submit(store, "alice")

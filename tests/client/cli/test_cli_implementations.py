@@ -301,6 +301,35 @@ def test_an_implementation_without_a_time_is_explained_and_makes_the_exit_code_1
     assert json.loads(as_json.out)["measurements"][1]["traceback"] == traceback
 
 
+def test_what_uploads_printed_is_shown_below_the_results(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    lab.rows = [row("warpcall"), row("ann/mine"), row("ann/other", status="error", error="no")]
+    texts = {
+        "ann/mine": "a\tb\n\x1b]0;owned\x07",
+        "ann/other": "".join(f"{n}\n" for n in range(12)),
+    }
+    lab.printed = [
+        {"position": 0, "case": "permute", "implementation": name, "text": text}
+        for name, text in texts.items()
+    ]
+
+    bench = warpcall(*BENCH, "--mine", mine)
+    whole = warpcall("printed", "j1", "--implementation", "ann/mine")
+    as_json = warpcall("printed", "j1", "--json")
+
+    lines = bench.out.splitlines()
+    begin = lines.index("ann/other printed in permute:")  # the one that failed comes first
+    assert lines[begin + 1 : begin + 4] == ["  (2 lines before)", "  2", "  3"]
+    begin = lines.index("ann/mine printed in permute:")
+    assert lines[begin + 1 : begin + 3] == ["  a   b", r"  \x1b]0;owned\x07"]
+    assert lines[begin + 3] == "2 printed texts: warpcall printed j1"
+    assert whole.out.splitlines() == lines[begin : begin + 3]
+    assert [one["text"] for one in json.loads(as_json.out)] == [*texts.values()]
+    lab.printed = []
+    assert warpcall("printed", "j1").out == "nothing was printed\n"
+
+
 def test_a_partial_job_is_no_error_but_says_so_and_its_exit_code_is_1(
     lab: LabServer, warpcall: Command, mine: str
 ) -> None:

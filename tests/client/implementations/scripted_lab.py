@@ -38,6 +38,7 @@ class LabServer(OpsServer):
         uploads: the answers of all uploads, the latest last, each with its source.
         jobs: the submissions.
         rows: the rows of every job's results.
+        printed: what uploads printed in every job.
         end: fields of every job that differ from those of one that succeeded.
         refusal: if it is not None, it answers every upload.
     """
@@ -47,6 +48,7 @@ class LabServer(OpsServer):
         self.uploads: list[dict[str, Any]] = []
         self.jobs: list[dict[str, Any]] = []
         self.rows: list[dict[str, Any]] = []
+        self.printed: list[dict[str, Any]] = []
         self.end: dict[str, Any] = {}
         self.refusal: Problem | None = None
 
@@ -104,6 +106,8 @@ class LabServer(OpsServer):
             visit.answer(204)
         elif path.endswith("/results"):
             say(visit, 200, {**RESULTS, "measurements": self.rows})
+        elif path.endswith("/printed"):
+            say(visit, 200, {"id": "j1", "printed": self.printed})
         else:
             implementations = self.jobs[-1]["implementations"]
             say(visit, 200, {**DETAILS, **ENDED, **self.end, "implementations": implementations})

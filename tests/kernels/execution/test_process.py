@@ -18,6 +18,7 @@ class SlowPeer:
     """Imports torch at once, and its source never."""
 
     pid = 0
+    prints = None
 
     def __init__(self) -> None:
         self.sock, self._theirs = socket.socketpair()

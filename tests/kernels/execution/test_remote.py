@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -36,6 +36,7 @@ class ThreadPeer:
 
     function: Callable[..., Any]
     pid: int = field(default_factory=os.getpid)
+    prints: BinaryIO | None = None
 
     def __post_init__(self) -> None:
         self.sock, self._theirs = socket.socketpair()

@@ -53,6 +53,7 @@ CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me", "GET /v1/nodes"),  # and each op
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results", "GET /v1/jobs/{id}/progress"),
+    "GET /v1/jobs/{id}/printed",
     *("GET /v1/jobs/{id}/cases/{position}", "GET /v1/jobs/{id}/compare/{other}"),
     *("GET /v1/jobs/{id}/shares", "GET /v1/shares", "GET /v1/board", "GET /v1/devices"),
     *("GET /v1/implementations", "GET /v1/implementations/environment"),

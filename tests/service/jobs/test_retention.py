@@ -14,10 +14,11 @@ from tests.service.databases import Database
 from tests.service.job_rows import caller, submit
 from tests.service.stored import finished, number
 from warpcall_bench import retention
-from warpcall_bench.jobs import events
-from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobTag, Measurement
+from warpcall_bench.jobs import events, printed
+from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobTag, Measurement, PrintedText
 from warpcall_bench.monitors.tables import Monitor, MonitorStep
 from warpcall_bench.retention import Retention, delete_some, expired
+from warpcall_bench.runs.events import Printed
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.shares import database as shares
 from warpcall_bench.shares.tables import ShareLink
@@ -86,6 +87,10 @@ def test_an_old_job_goes_with_all_that_is_its_own(database: Database, store: Sto
     here = keeping(database, store)
     for one in (old, young):
         here.add(one, b"content")
+        with store.write() as session:
+            printed.store(
+                session, session.get_one(Job, number(store, one)), Printed(1, "ann/x", one)
+            )
     with store.write() as session:
         for first, other in ((old, None), (young, old), (young, None)):
             shares.create(session, caller("ann"), first, other, None)
@@ -102,6 +107,9 @@ def test_an_old_job_goes_with_all_that_is_its_own(database: Database, store: Sto
         3,
         2 * 8,
     )
+    with store.read() as session:
+        assert printed.of_case(session, number(store, young), 1) == {"ann/x": young}
+    assert left(store, PrintedText) == 1
     assert [row.user_name for row in here.rows()] == ["ann"]
     assert left(store, ShareLink) == 1
     assert counted(store, given)["jobs"] == 0

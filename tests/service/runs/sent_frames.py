@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 from typing import Any
 
@@ -91,14 +92,21 @@ def odd(name: str = "ann/mine", **changes: Any) -> dict[str, Any]:
     return {"odd": {"implementation": name, "found": {**ODD_FOUND, **changes}}}
 
 
-def read(*sent: object) -> list[Frame]:
+def printed(
+    text: str | bytes = b"a line", position: int = 3, implementation: str = "ann/mine"
+) -> dict[str, Any]:
+    data = base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
+    return {"printed": {"position": position, "implementation": implementation, "data": data}}
+
+
+def read(*sent: object, task: Task = TASK) -> list[Frame]:
     """The frames that are read when these are sent; bytes are sent as they are."""
 
     async def play() -> list[Frame]:
         reader = asyncio.StreamReader()
         for one in sent:
             reader.feed_data(one if isinstance(one, bytes) else frame(one))
-        frames_read, left = FrameReader(TASK, reader), len(sent)
+        frames_read, left = FrameReader(task, reader), len(sent)
         return [await frames_read.read() for _ in range(left)]
 
     return asyncio.run(play())

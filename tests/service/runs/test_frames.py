@@ -21,11 +21,14 @@ from tests.service.runs.sent_frames import (
     WANT,
     measured,
     odd,
+    printed,
     read,
     result,
 )
 from warpcall_bench.runs import frames, results
+from warpcall_bench.runs.events import Printed
 from warpcall_bench.runs.frames import Frame, FrameReader, FrameRefused
+from warpcall_bench.runs.messages import MOST_PRINTED_BYTES, Task
 from warpcall_kernels.measuring import (
     CaseResult,
     ImplementationResult,
@@ -46,6 +49,23 @@ def test_an_honest_run_is_read_as_it_was_sent() -> None:
     assert kinds == [next(iter(one)) for one in sent]
 
 
+def test_a_printed_text_comes_without_what_a_terminal_acts_on() -> None:
+    (_, found) = read(HELLO, printed("a\tb\n\x1b[2J \udcff".encode(errors="surrogateescape")))
+
+    assert found == Frame("printed", Printed(3, "ann/mine", "a\tb\n\ufffd[2J \ufffd"))
+
+
+def test_printed_texts_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MOST_PRINTED_OF_JOB", 1000)
+    texts = [printed("x" * 500, implementation=name) for name in ("torch", "ann/mine")]
+    further = printed("x" * 201, implementation="a")
+    task: Task = {**TASK, "implementations": ["torch", "ann/mine", "a"]}
+
+    assert len(read(HELLO, *texts, printed("x" * 200, implementation="a"), task=task)) == 4
+    with pytest.raises(FrameRefused, match="printed texts of 1201 bytes"):
+        read(HELLO, *texts, further, task=task)
+
+
 def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
     lie = result(op="conv", spec={"shape": [1]}, seed=9, precision="publish")
 
@@ -64,6 +84,12 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
         ([HELLO, WANT, WANT], "a want at the wrong time"),
         ([HELLO, ENDED, PROGRESS], "a progress at the wrong time"),
         ([HELLO, result(position=4)], "a case that was not asked"),
+        ([HELLO, printed(position=4)], "a case that was not asked"),
+        ([HELLO, result(), printed()], "was reported before"),
+        ([HELLO, printed(), printed()], "or was sent before"),
+        ([HELLO, printed(implementation="bob/other")], "a printed text that was not asked"),
+        ([HELLO, {"printed": {**printed()["printed"], "data": "$"}}], "not in base64"),
+        ([HELLO, printed("x" * (MOST_PRINTED_BYTES + 3))], "printed.data"),
         ([HELLO, result(), result()], "was reported before"),
         ([HELLO, {"progress": {"position": 9, "phase": "rounds"}}], "a case that was not asked"),
         ([HELLO, {"progress": {"position": 3, "phase": "mine"}}], "progress.phase"),

@@ -14,7 +14,13 @@ import pytest
 from tests.service.job_requests import BRIEF
 from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
 from tests.waiting import until
-from warpcall_bench.runs.events import CaseMeasured, EnvironmentKnown, ProfileMade, RunEvent
+from warpcall_bench.runs.events import (
+    CaseMeasured,
+    EnvironmentKnown,
+    Printed,
+    ProfileMade,
+    RunEvent,
+)
 from warpcall_bench.runs.messages import ProfileTask, Task
 from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_service.lanes.device_lease import DeviceLease
@@ -55,12 +61,18 @@ def _jobs_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    folder: Path, source: str, *, profile: ProfileTask | None = None, **changes: Any
+    folder: Path,
+    source: str,
+    *,
+    profile: ProfileTask | None = None,
+    cases: Sequence[Any] = ((0, SPEC),),
+    **changes: Any,
 ) -> tuple[Outcome, Sequence[RunEvent]]:
     """Run a job of a plain implementation and an uploaded one.
 
     Args:
         profile: to make, as of a job that has measured all its cases.
+        cases: position and spec of each; there are none with a profile.
     """
     given = settings(folder / "data", job_memory_bytes=1 << 30, **changes)
     task: Task = {
@@ -73,7 +85,7 @@ def run(
         "implementations": ["torch", "ann/mine"],
         "precision": "quick",
         "seed": 1,
-        "cases": [] if profile else [(0, SPEC)],
+        "cases": [] if profile else [*cases],
         "memory_bytes": 1 << 30,
         "threads": 1,
         "profile": profile,
@@ -177,21 +189,98 @@ assert len(found) == 2, found
     assert [row["error"] for row in rows(events)] == [None, None]
 
 
-def test_what_uploads_of_a_job_print_is_bounded_and_no_line_of_the_log(
+def printed(events: Sequence[RunEvent]) -> dict[int, str]:
+    """What the upload printed, by the position of the case."""
+    assert {event.implementation for event in events if isinstance(event, Printed)} <= {"ann/mine"}
+    return {event.position: event.text for event in events if isinstance(event, Printed)}
+
+
+def test_what_an_upload_prints_until_its_first_call_returns_is_kept_and_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = '{"time": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged"}'
-    code = f"import sys\nfor _ in range(5000):\n    print({line!r}, file=sys.stderr, flush=True)\n"
+    code = """
+import ctypes, os, sys
+line = '{"time": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged"}'
+print("imported", file=sys.stderr)
+def permute(x, dims):
+    global calls
+    calls += 1
+    print(line)
+    print("call", calls, end="")
+    ctypes.CDLL(None).puts(b", from C")
+    os.write(2, b"\\x1b[31mred \\xff")
+    return x.permute(dims).contiguous()
+calls = 0
+"""
 
-    run(tmp_path, code + GOOD)
+    _, events = run(tmp_path, code, cases=[(0, SPEC), (1, SPEC)])
 
-    written = [record.getMessage() for record in caplog.records]
-    ours = [
-        text for text in written if text.startswith("uploaded code of a job of permute wrote: ")
-    ]
-    assert "dropped" in "".join(ours)
-    assert ours == [text for text in written if "forged" in text or "dropped" in text]
-    assert sum(map(len, ours)) < 80_000
+    first, second = printed(events).values()
+    assert first.startswith('imported\n{"time": "2026-01-01T00:00:00Z", ')
+    assert ", from C" in first
+    assert "\ufffd[31mred \ufffd" in first
+    assert "call 1" in first
+    assert "call 2" not in first
+    assert "imported" not in second
+    assert second.count("forged") == 1, "calls of the first case are not of the second"
+    assert "forged" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "last"),
+    [
+        ("ctypes.string_at(0)", "crashed", "last words of C\n"),
+        ("os._exit(3)", "crashed", "last words of C\n"),
+        ("while True: pass", "timeout", "last words of C\n"),
+        ("while True: print('again')", "timeout", "again\n"),
+        ("raise ValueError('not now')", "error", "last words of C\n"),
+        ("return 3", "wrong_result", "last words of C\n"),
+    ],
+)
+def test_the_end_of_what_a_failing_upload_printed_is_kept(
+    statement: str, status: str, last: str, tmp_path: Path
+) -> None:
+    code = f"""
+import ctypes, os
+def permute(x, dims):
+    for number in range(20_000):
+        print("line", number)
+    ctypes.CDLL(None).puts(b"last words of C")
+    {statement}
+"""
+
+    _, events = run(tmp_path, code, upload_compile_s=3.0)
+
+    assert rows(events)[1]["status"] == status
+    (text,) = printed(events).values()
+    assert text.startswith("line 0\nline 1\n")
+    assert "bytes are left out" in text
+    assert text.endswith(last)
+    assert len(text) < 66_000
+
+
+def test_a_crash_in_a_later_call_adds_what_was_printed_last(tmp_path: Path) -> None:
+    code = GOOD.replace(
+        "return",
+        "calls.append(1)\n    print('call', len(calls))\n"
+        "    if len(calls) == 9: os._exit(3)\n    return",
+    )
+
+    _, events = run(tmp_path, f"import os\ncalls = []\n{code}")
+
+    (text,) = printed(events).values()
+    assert text.startswith("call 1\n\n(printed by later calls)\ncall 2\n")
+    assert text.endswith("call 9\n")
+
+
+def test_an_upload_that_floods_its_timed_calls_is_measured(tmp_path: Path) -> None:
+    code = GOOD.replace("return", "print('y' * 300_000)\n    return")
+
+    outcome, events = run(tmp_path, code)
+
+    assert (outcome.exit_class, rows(events)[1]["status"]) == ("ok", "ok")
+    (text,) = printed(events).values()
+    assert len(text) < 66_000
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
-from tests.service.runs.upload_parts import Job, running_job
+from tests.service.runs.upload_parts import UPLOAD, Job, running_job
 from tests.waiting import lives, until
 from warpcall_service.lanes.messages import frame
 
@@ -338,10 +338,17 @@ time.sleep(60)
     assert report["left"] == []
 
 
-def test_what_uploads_print_goes_to_their_own_log(job: Job) -> None:
-    job.does("peers['a'] = start()\nasks(peers['a'], 'print(12345, flush=True)')")
+def test_what_each_upload_prints_goes_to_a_pipe_of_its_own_or_to_the_log(job: Job) -> None:
+    found = """
+first, second, logged = start(), start(), reaper.start(module, prints=False)
+logged.greet()
+for number, peer in enumerate((first, second, logged)):
+    asks(peer, f"print({number}, flush=True)")
+return [first.prints.read(100).decode(), second.prints.read(100).decode(), logged.prints]
+"""
 
-    assert job.log.read_text() == "12345\n"
+    assert job.does(found, module=UPLOAD) == ["0\n", "1\n", None]
+    assert job.log.read_text() == "2\n"
 
 
 def test_a_folder_of_a_control_group_is_removed_with_its_process(
