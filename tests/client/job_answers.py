@@ -35,6 +35,9 @@ JOB: dict[str, Any] = {
     "environment": None,
     "private": False,
     "node": "0123456789abcdef",
+    "host": "",
+    "device_name": "",
+    "times": None,
 }
 SUBMITTED = {**JOB, "reused": False}
 DETAILS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,11 @@ from tests.client.job_answers import JOB
 from warpcall._jobs.parse import parse
 from warpcall.jobs import JobInfo, JobOutcome
 from warpcall.jobs.outcomes import (
+    add_case,
     chip_of,
     conclusive,
     main_outcome,
+    outcome_of,
     outcomes_of,
     pairs_of,
     sentence,
@@ -181,3 +184,63 @@ def test_undecided_says_why_and_what_helps() -> None:
     assert why_undecided(1.005, 1.016, 0.01, "publish") == (
         "the interval 1.005 to 1.016 crosses the margin of ± 1.0 %"
     )
+
+
+def scored(ratio: float, verdict: str, share: float | None = None) -> Measurement:
+    measured = row(ratio, verdict)
+    return replace(measured, ratio_low=ratio / 1.1, ratio_high=ratio * 1.2, share_of_limit=share)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_score_is_from_the_side_of_the_upload_and_covers_the_cases_with_a_ratio(
+    is_first: bool,
+) -> None:
+    names = [MINE, "torch"] if is_first else ["torch", MINE]
+    won, lost = (
+        (scored(2.0, "slower"), scored(0.8, "faster"))
+        if is_first
+        else (scored(0.5, "faster"), scored(1.25, "slower"))
+    )
+    base = row()
+    cases = [
+        *({names[0]: base, names[1]: one} for one in (won, lost)),
+        {"torch": base, MINE: row(status="timeout")},
+        {"torch": row(status="oom"), MINE: base},
+    ]
+
+    (found,) = outcomes_of(names, rows_of(cases))
+
+    score = found.score
+    assert score is not None
+    assert (score.compared, score.won, score.cases, score.share_won) == (2, 1, 4, 0.25)
+    assert score.ratio == found.typical == pytest.approx(0.625**0.5)
+    narrow, wide = (1.1 ** (1 / 2**0.5), 1.2 ** (1 / 2**0.5))
+    below, above = (wide, narrow) if is_first else (narrow, wide)
+    assert score.ratio_low == pytest.approx(score.ratio / below)
+    assert score.ratio_high == pytest.approx(score.ratio * above)
+
+
+def test_shares_of_the_limit_of_rows_that_are_no_basis_for_a_verdict_do_not_count() -> None:
+    good, suspect = scored(0.5, "faster", 0.25), replace(row(tags=("suspect",)), share_of_limit=1.1)
+    cases = [{"torch": row(), MINE: one} for one in (good, scored(0.5, "faster", 1.0), suspect)]
+
+    (found,) = outcomes_of(["torch", MINE], rows_of(cases))
+
+    assert found.score is not None
+    assert found.score.share_of_limit == pytest.approx(0.5)
+    assert (found.score.compared, found.score.cases) == (2, 3)
+
+
+def test_what_an_older_server_has_counted_has_a_score_without_an_interval() -> None:
+    older: Any = {"implementation": MINE, "against": "torch", "counts": {"faster": 2}}
+    older |= {"log_sum": 2 * math.log(0.5), "ratios": 2}
+
+    before = outcome_of(older.copy()).score
+    add_case([older], "torch", rows_of([{"torch": row(), MINE: scored(0.5, "faster", 0.6)}]))
+    after = outcome_of(older).score
+
+    for score, cases in ((before, 2), (after, 3)):
+        assert score is not None
+        assert (score.compared, score.won, score.cases) == (cases, cases, cases)
+        assert score.ratio == pytest.approx(0.5)
+        assert score.ratio_low is None

@@ -17,11 +17,12 @@ from warpcall._cli.tables import (
     remarks,
     results_lines,
     undecided_lines,
+    where,
 )
 from warpcall._cli.upload_prints import printed_lines
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
-from warpcall.jobs import JobPreview, SubmittedJob
+from warpcall.jobs import JobPreview, SubmittedJob, scores
 from warpcall.jobs.outcomes import conclusive, outcomes_of, sentence
 from warpcall.jobs.results import Results
 
@@ -98,7 +99,7 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
         asked = getattr(job.info, "request", {})
         lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
         printed = printed_lines(job, results.measurements)
-        write_lines(*lines, f"{job.id} {_end(job, hint)}", *printed, *_artefacts(job))
+        write_lines(*lines, f"{job.id} {_end(job, hint)}", *_times(job), *printed, *_artefacts(job))
         return
     about = conclusive(outcomes_of(job.implementations, results.measurements))
     ends = [*map(sentence, about), *([] if (page := job.page_url) is None else [page])]
@@ -106,6 +107,8 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
     if results.measurements:
         lines += results_lines(results, job.implementations[0])
     lines.append(f"{job.id} {_end(job, hint)}, {converged(results)}")
+    lines += [scores.sentence(one.score) for one in about if one.score and one.cases > 1]
+    lines += _times(job)
     lines += undecided_lines(results, job.precision)
     lines += remarks(results)
     lines += printed_lines(job, results.measurements)
@@ -115,6 +118,14 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
 
 def _end(job: Job, hint: str) -> str:
     """How, where and when a job ended."""
-    device = f" on {job.device}" if job.device else ""
+    device = f" on {where(job)}" if where(job) else ""
     when = f"{ago(job.finished_at)} ago{hint}" if job.finished_at else "just now"
     return f"{job.state}{device} in {span(job.took_s)}, {when}"
+
+
+def _times(job: Job) -> list[str]:
+    """Where the time of a job went."""
+    if (spent := job.times) is None:
+        return []
+    waited, held, compiled = map(span, (spent.device_wait_s, spent.device_s, spent.compile_s))
+    return [f"waited {waited} for the device, had it for {held}, compiled for {compiled}"]

@@ -12,7 +12,7 @@ from warpcall._cli.output import human_bytes, plural, table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
 from warpcall.health import Health
-from warpcall.jobs import JobInfo, Queue
+from warpcall.jobs import JobInfo, Queue, scores
 from warpcall.jobs.outcomes import LIMIT, UNDECIDED, chip_of, why_undecided
 from warpcall.jobs.results import (
     Board,
@@ -121,6 +121,7 @@ def board_lines(found: Board) -> list[str]:
         f"{found.op} on {found.device}; times in us; of copy: over the time of a copy of as many bytes",
         "implementations share a rank if their intervals overlap or differ by less than 1 %",
         *by_case(BOARD, rows),
+        *(scores.sentence(one) for one in found.scores if one.cases > 1),
         *(
             f"no rank for {entry.implementation}, {standing.case}: {', '.join(entry.tags)}"
             for standing in found.standings
@@ -215,7 +216,7 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
         return table_of(("id", "job", "outcome", *(("user",) if users else ()), "age"), found)
     columns = (
         *("id", "user", "op", "state", "cases", "precision", "submitted", "tags"),
-        *("first case", "implementations", "name", "outcome"),
+        *("first case", "implementations", "name", "outcome", "where"),
     )
     rows = [
         (
@@ -231,10 +232,17 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
             ",".join(job.implementations),
             job.name,
             outcome(job),
+            where(job),
         )
         for job in jobs
     ]
     return table_of(columns, rows)
+
+
+def where(job: JobInfo) -> str:
+    """On which host and device a job was measured, such as "gpu-box NVIDIA H200"; the name of its lane
+    if an older server does not say this."""
+    return " ".join(filter(None, (job.host, job.device_name))) or job.device or ""
 
 
 def measured(job: JobInfo) -> str:

@@ -14,7 +14,9 @@ HEAD = """\
 def results_markdown(job: JobInfo, found: Results) -> str:
     """A title, the remarks, and a line for each implementation of each case."""
     environment = _text(found.environment or "nothing yet")
-    title = f"`{job.op}` on {environment}, {job.precision}, job {job.id}\n\n"
+    host = (found.fingerprint or {}).get("host")
+    on = f" on the host {_text(str(host))}" if host else ""
+    title = f"`{job.op}` on {environment}{on}, {job.precision}, job {job.id}\n\n"
     remarks = "".join(f"{_text(remark)}\n\n" for remark in found.remarks)
     return title + remarks + HEAD + "".join(map(_line, found.measurements))
 

@@ -107,6 +107,46 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobTimes(Payload):
+    """Where the time of the runs of a job went. The queue before them is not in it."""
+
+    device_wait_s: float
+    """Seconds for which it waited for its device, which calls had between its timed blocks."""
+    device_s: float
+    """Seconds for which it had the device alone, block by block."""
+    compile_s: float
+    """Seconds for which implementations were imported and compiled: the imports of uploads, and the
+    first call of each implementation in each measured case without the time of its second call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(Payload):
+    """How an implementation does against a baseline over many cases, in few numbers. See
+    `warpcall.jobs.scores` for how they are computed."""
+
+    implementation: str
+    """Name of the implementation."""
+    against: str
+    """Name of the baseline."""
+    ratio: float
+    """Geometric mean of its times over those of the baseline; below 1 is faster."""
+    ratio_low: float | None
+    """Lower end of the 95 % interval of `ratio`; null if a ratio of some case has no interval."""
+    ratio_high: float | None
+    """Upper end of the 95 % interval of `ratio`; null if a ratio of some case has no interval."""
+    compared: int
+    """Number of cases that `ratio` covers: those in which both times are a basis for a verdict."""
+    won: int
+    """Number of cases in which it is faster than the baseline, by its interval and the margin."""
+    cases: int
+    """Number of all cases. One in which it failed is not won."""
+    share_won: float
+    """`won` over `cases`."""
+    share_of_limit: float | None
+    """Geometric mean of its shares of the limit, over the cases with a valid time; null without any."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobOutcome(Payload):
     """How an implementation did against another one over the cases of a job so far. The words for it
     are in `warpcall.jobs.outcomes`."""
@@ -122,6 +162,9 @@ class JobOutcome(Payload):
     for one, or missing; or the status of its row."""
     typical: float | None
     """Geometric mean of its times over those of the other one; null without any."""
+    score: Score | None = None
+    """The same with its interval, and how far it is from the limit; null without any ratio, and from
+    older servers."""
 
     @property
     def cases(self) -> int:
@@ -220,6 +263,14 @@ class JobInfo(Titled, Payload):
     an older server measured, and from older servers."""
     node: str = ""
     """Id of the server of the latest attempt; empty before the first, and from older servers."""
+    host: str = ""
+    """Host name of the machine that measured; empty until the job has looked at it, in share links,
+    and from older servers."""
+    device_name: str = ""
+    """Model of the device of the latest attempt, such as "NVIDIA H200"; empty before the first, and
+    from older servers."""
+    times: JobTimes | None = None
+    """Where the time of its runs went; null until one has ended, and from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

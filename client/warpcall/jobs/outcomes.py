@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple
 
 from warpcall.jobs import COMPLETED, JobInfo, JobOutcome
 from warpcall.jobs.results import NOT_ON_GPU, Measurement, can_conclude
+from warpcall.jobs.scores import NOTHING, Ratio, Sums, add_ratio, add_share_of_limit, score_of
 
 LIMIT = "copy"  # what nothing is faster than
 OPPOSITE = {"faster": "slower", "slower": "faster"}
@@ -49,19 +50,17 @@ class Chip(NamedTuple):
     level: Level
 
 
-class Tally(TypedDict):
-    """How often a job found what of an implementation against another one, case by case.
+class Tally(Sums):
+    """How often a job found what of an implementation against another one, case by case, and what its
+    score is computed from. Older servers have stored only the first two of `Sums`.
 
     Attributes:
         counts: cases by what they count as, see `counted`.
-        log_sum, ratios: the sum of the logarithms of the known ratios, and how many these are.
     """
 
     implementation: str
     against: str
     counts: dict[str, int]
-    log_sum: float
-    ratios: int
 
 
 def pairs_of(implementations: Sequence[str]) -> list[tuple[str, str]]:
@@ -79,7 +78,7 @@ def pairs_of(implementations: Sequence[str]) -> list[tuple[str, str]]:
 
 def counted(
     rows: Mapping[str, Measurement], first: str, name: str, against: str
-) -> tuple[str, float | None]:
+) -> tuple[str, Ratio | None]:
     """What a case counts as for `name`, and its time over that of `against`, if this is known.
 
     Args:
@@ -102,7 +101,8 @@ def counted(
     found, inverted = (own, False) if against == first else (other, True)
     if not can_conclude(other.status, other.tags) or not found.ratio or not found.verdict:
         return NO_VERDICT, None
-    ratio = 1 / found.ratio if inverted else found.ratio
+    ratio = Ratio(found.ratio, found.ratio_low, found.ratio_high)
+    ratio = ratio.inverted() if inverted else ratio
     if against == LIMIT:
         return TIMED, ratio
     verdict: str = found.verdict
@@ -127,7 +127,7 @@ def outcomes_of(implementations: Sequence[str], rows: Iterable[Measurement]) -> 
 def no_cases(implementations: Sequence[str]) -> list[Tally]:
     """Tallies of what a job compares, before its first case."""
     return [
-        {"implementation": name, "against": against, "counts": {}, "log_sum": 0.0, "ratios": 0}
+        {**NOTHING, "implementation": name, "against": against, "counts": {}}
         for name, against in pairs_of(implementations)
     ]
 
@@ -142,20 +142,32 @@ def add_case(tallies: Iterable[Tally], first: str, rows: Iterable[Measurement]) 
     of_case = {row.implementation: row for row in rows}
     for one in tallies:
         if one["implementation"] in of_case:
+            row = of_case[one["implementation"]]
+            _complete(one)
             kind, ratio = counted(of_case, first, one["implementation"], one["against"])
             one["counts"][kind] = one["counts"].get(kind, 0) + 1
             if ratio:
-                one["log_sum"] += math.log(ratio)
-                one["ratios"] += 1
+                add_ratio(one, ratio)
+            if can_conclude(row.status, row.tags):
+                add_share_of_limit(one, row.share_of_limit)
+
+
+def _complete(tally: Tally) -> None:
+    """Add the members that an older server has not stored."""
+    for name, value in NOTHING.items():
+        tally.setdefault(name, value)  # type: ignore[misc]  # names and values are those of Sums
 
 
 def outcome_of(tally: Tally) -> JobOutcome:
     """The outcome of the cases that were counted; its typical ratio is the geometric mean."""
+    _complete(tally)
+    counts, names = tally["counts"], (tally["implementation"], tally["against"])
     return JobOutcome(
         implementation=tally["implementation"],
         against=tally["against"],
         counts=tally["counts"],
         typical=math.exp(tally["log_sum"] / tally["ratios"]) if tally["ratios"] else None,
+        score=score_of(*names, tally, counts.get("faster", 0), sum(counts.values())),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from warpcall._extras.tables import Table
-from warpcall.jobs import Payload, State, Verdict
+from warpcall.jobs import JobTimes, Payload, Score, State, Verdict
 
 TIMES = ("median_us", "ci_low_us", "ci_high_us")  # columns of tables
 RATIOS = ("ratio", "ratio_low", "ratio_high", "verdict")
@@ -226,6 +226,8 @@ class Results(Table, Payload):
     """A row for each implementation of each case, in order."""
     cases: list[CaseResults]
     """How each case was measured, in order."""
+    times: JobTimes | None = None
+    """Where the time of the job went; null until a run of it has ended, and from older servers."""
 
     def to_rows(self) -> list[dict[str, Any]]:
         """`measurements`, each as a dict."""
@@ -398,6 +400,9 @@ class Board(Table, Payload):
     first."""
     standings: list[Standing]
     """The cases, by name; at most 200, those that were measured last. Only one if it is asked for."""
+    scores: list[Score] = field(default_factory=list)
+    """The score of each implementation over these cases, against torch if it is on the board, else
+    against a copy of as many bytes; who won most cases first. Empty from older servers."""
     steps: list[BoardStep]
     """If one case is asked for, how its best results came about, the earliest first; else empty."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, get_args
@@ -85,12 +86,14 @@ class RemoteProcess:
 
     Attributes:
         printed: what the process prints.
+        import_s: seconds of the imports of the source that `take_import_s` has not returned yet.
     """
 
     def __init__(self, start: StartPeer, load: Mapping[str, Any]) -> None:
         self._start = start
         self._load = dict(load)
         self.printed = Printed()
+        self.import_s = 0.0
         self._peer: Peer | None = None
         self._stopped = False
         self._ends = 0
@@ -124,17 +127,29 @@ class RemoteProcess:
             raise RemoteFailed("error", printable(f"its process cannot start: {error}")) from None
         self._stopped = False
         self.printed.open(self._peer.prints, self._peer.sock)
-        import_s = deadlines.compile_s
+        began: list[float] = []
+
+        def begin_import(_: dict[str, Any]) -> float:
+            began.append(time.monotonic())
+            return deadlines.compile_s
+
         try:
             self.ask(
                 *("load", START_S, "the import of its source"),
-                first=lambda _: import_s,
+                first=begin_import,
                 data=self._load,
             )
         except RemoteFailed as failed:
             if failed.status == "timeout":
                 self._late = failed
             raise
+        finally:
+            self.import_s += sum(time.monotonic() - one for one in began)
+
+    def take_import_s(self) -> float:
+        """Seconds of the imports of the source since this was called last."""
+        taken, self.import_s = self.import_s, 0.0
+        return taken
 
     def begin_like(self, other: RemoteProcess) -> None:
         """Do not start this process if the import of the same source was too late in `other`."""

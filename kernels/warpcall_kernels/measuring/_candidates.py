@@ -43,6 +43,7 @@ class Candidate:
 
     Attributes:
         process: in which it runs; None for this one.
+        called_s: seconds of its calls whose results were checked before it is timed.
         checked: timed calls whose outputs were compared.
         doubt: why its times cannot be right; None if our clock agrees with them.
         is_confirmed: whether our clock could tell that.
@@ -57,6 +58,7 @@ class Candidate:
     error: str | None = None
     traceback: str | None = None
     peak_bytes: int | None = None
+    called_s: list[float] = field(default_factory=list)
     hot_us: float | None = None
     energy_mj: float | None = None
     tags: tuple[str, ...] = ()
@@ -79,6 +81,16 @@ class Candidate:
     def remote(self) -> RemoteExecutor | None:
         """Its executor, if it runs in another process."""
         return self.executor if isinstance(self.executor, RemoteExecutor) else None
+
+    def take_compile_s(self) -> float:
+        """Seconds for which it was imported and compiled. Call it once.
+
+        The first call in a case compiles what it launches. So its time without that of the second
+        call counts, and all of it if there was none.
+        """
+        import_s = 0.0 if self.process is None else self.process.take_import_s()
+        first, second = [*self.called_s, 0.0, 0.0][:2]
+        return import_s + max(0.0, first - second)
 
     def take_printed(self) -> str:
         """What it has printed in this case, if it runs in another process. Call it once."""

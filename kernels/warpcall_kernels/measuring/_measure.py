@@ -392,4 +392,5 @@ class _Measurement:
             seconds=time.monotonic() - self._begin,
             tags=tags,
             readings=Readings.of(self._readings),
+            compile_s=sum(c.take_compile_s() for c in self.candidates),
         )

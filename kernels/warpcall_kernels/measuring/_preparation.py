@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +38,8 @@ def check_results(
                 report("correctness", implementation=c.name)
                 with failing(c):
                     c.executor.write(0, values)
-                    outputs, c.peak_bytes = c.executor.call()
+                    with _added_to(c.called_s):
+                        outputs, c.peak_bytes = c.executor.call()
                     expected.check(outputs, f"seed {seed}")
                     check_inputs(c)
                     del outputs
@@ -45,6 +48,16 @@ def check_results(
                 blocks.stop_if_lost(c)
         report("correctness")  # the next draw and its reference belong to no candidate
     blocks.free()
+
+
+@contextlib.contextmanager
+def _added_to(spent_s: list[float]) -> Iterator[None]:
+    """Append the seconds that something took, also if it failed."""
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        spent_s.append(time.monotonic() - begin)
 
 
 def prepare(

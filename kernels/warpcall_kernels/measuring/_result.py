@@ -152,6 +152,8 @@ class CaseResult:
         tags: remarks such as "unstable" and "power capped".
         readings: the state of the GPU during the rounds; None for a CPU, and in results of versions
             that did not read it.
+        compile_s: seconds for which implementations were imported and compiled: the imports of
+            uploads, and the first call of each implementation without the time of its second one.
     """
 
     key: str
@@ -175,6 +177,7 @@ class CaseResult:
     seconds: float = 0.0
     tags: tuple[str, ...] = field(default=())
     readings: Readings | None = None
+    compile_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain data for json.dumps, without NaN or infinities."""

@@ -19,6 +19,7 @@ from warpcall.jobs import (
     JobList,
     JobOutcome,
     JobPreview,
+    JobTimes,
     Queue,
     QueueEntry,
     SubmittedJob,
@@ -78,10 +79,12 @@ def submitted(session: Session, row: JobRow, created: bool, devices: int) -> Sub
 def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetails:
     """One job with its details."""
     row = submissions.find(session, caller, job_id)
+    known = facts(row, caller) or {}
     return checked(
         JobDetails,
         {
             **_fields(row, _places(session, [row], devices), _first_cases(session, [row])),
+            "host": known.get("host", ""),
             "request": json.loads(row.request),
             "fingerprint": facts(row, caller),
             "sources": json.loads(row.sources or "{}"),
@@ -221,8 +224,22 @@ def _fields(
         "environment": row.environment,
         "private": row.private,
         "node": row.runner or "",
+        "host": json.loads(row.fingerprint or "{}").get("host", ""),
+        "device_name": row.model or "",
+        "times": times(row),
         "first_case": first_cases.get(row.number, ""),
     }
+
+
+def times(row: JobRow) -> JobTimes | None:
+    """Where the time of the runs of a job went; None if no run has ended, and of older servers."""
+    if row.device_ms is None:
+        return None
+    return JobTimes(
+        device_wait_s=(row.device_wait_ms or 0) / 1e3,
+        device_s=row.device_ms / 1e3,
+        compile_s=(row.compile_ms or 0) / 1e3,
+    )
 
 
 def _outcome(row: JobRow) -> JobOutcome | None:

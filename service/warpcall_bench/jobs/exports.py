@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.jobs import JobTimes
 from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_bench.jobs import submissions
-from warpcall_bench.jobs.answers import case_fields, facts, remarks
+from warpcall_bench.jobs.answers import case_fields, facts, remarks, times
 from warpcall_bench.jobs.measurements import is_undecided, measurements, with_reasons
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.runs.stored_results import result_of
@@ -37,6 +38,7 @@ PART_CASES = 16
 PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
 
 FORMULAS = ("=", "+", "-", "@")  # how those of spreadsheets begin
+TIMES = tuple(field.name for field in fields(JobTimes))
 CASE_COLUMNS = ("op", "shapes", "dtypes", "params")
 INPUT = re.compile(r"\w+=(?P<dtype>[A-Z]\w*)\[(?P<shape>[\d,]*)\](:.*)?")  # of a case's key
 
@@ -70,10 +72,11 @@ def begin(
     """
     job = submissions.find(session, caller, job_id)
     found = measured(session, job)
+    where = facts(job, caller)
     if form == "csv":
-        return _csv_steps(job, found)
+        return _csv_steps(job, found, where or {})
     known = [*remarks(job), *odd_cases.remarks(session, job)]
-    return _json_steps(job, found, known, samples, facts(job, caller))
+    return _json_steps(job, found, known, samples, where)
 
 
 def measured(session: Session, job: Job) -> list[Case]:
@@ -129,6 +132,7 @@ def _json_steps(
         remarks=known,
         measurements=[],
         cases=[],
+        times=times(job),
     )
     head, middle, tail = to_json(empty).rpartition(b'],"cases":[')
     yield lambda session: head
@@ -168,8 +172,11 @@ def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
         yield cases[begin : begin + PART_CASES]
 
 
-def _csv_steps(job: Job, cases: Sequence[Case]) -> Iterator[Step]:
-    table = _Csv()
+def _csv_steps(job: Job, cases: Sequence[Case], where: Mapping[str, Any]) -> Iterator[Step]:
+    spent = times(job)
+    of_job = {"host": where.get("host", ""), "device": job.model or job.device or ""}
+    of_job |= dict.fromkeys(TIMES, "") if spent is None else spent.to_dict()
+    table = _Csv(of_job)
     yield lambda session: table.head()
     for part in _parts_of_rows(cases):
         yield partial(_csv_rows, table=table, job=job, part=part)
@@ -194,12 +201,17 @@ def case_columns(key: str) -> dict[str, str]:
 
 
 class _Csv:
-    """Has all columns. No text is one that a spreadsheet would compute as a formula."""
+    """Has all columns. No text is one that a spreadsheet would compute as a formula.
 
-    def __init__(self) -> None:
+    Args:
+        of_job: further columns, which are the same in each row.
+    """
+
+    def __init__(self, of_job: Mapping[str, Any]) -> None:
+        self._of_job = of_job
         self._file = io.StringIO()
         names = [field.name for field in fields(Measurement)]
-        self._writer = csv.DictWriter(self._file, [*names, *CASE_COLUMNS])
+        self._writer = csv.DictWriter(self._file, [*names, *CASE_COLUMNS, *of_job])
 
     def head(self) -> bytes:
         self._writer.writeheader()
@@ -208,6 +220,7 @@ class _Csv:
     def body(self, rows: Rows) -> bytes:
         for row in rows:
             cells = {**vars(row), **case_columns(row.case), "tags": " ".join(row.tags)}
+            cells |= self._of_job
             self._writer.writerow({name: _csv_cell(value) for name, value in cells.items()})
         return self._taken()
 

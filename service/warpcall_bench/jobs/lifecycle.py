@@ -233,6 +233,8 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
     Args:
         counts: as for `interrupt`.
     """
+    if job.state in ACTIVE:
+        _add_times(job, outcome)
     took_ms = round(outcome.took_s * 1e3)
     exit_class, detail = outcome.exit_class, outcome.detail
     if exit_class == "interrupted":
@@ -252,6 +254,13 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
                 exit_class, state = _worst(found.distinct), "partial"
             detail = _failures(found)
     end_job(session, job, state, exit_class, detail, took_ms)
+
+
+def _add_times(job: Job, outcome: Outcome) -> None:
+    """Add where the time of a run went to that of the job's runs before."""
+    job.device_ms = (job.device_ms or 0) + round(outcome.device_s * 1e3)
+    job.device_wait_ms = (job.device_wait_ms or 0) + round(outcome.device_wait_s * 1e3)
+    job.compile_ms = (job.compile_ms or 0) + round(outcome.compile_s * 1e3)
 
 
 def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:

@@ -61,6 +61,7 @@ def board_page(
         best=found.steps,
         case=case,
         leads=leads,
+        scores=[one for one in found.scores if one.cases > 1],
         lead=_lead(leads, len(shown)),
         data=view.url("v1", "board", op=op, device=found.device, case=case),
     )

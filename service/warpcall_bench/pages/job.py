@@ -143,6 +143,7 @@ def job_rest(
         paging=_paging(row, first, len(blocks)),
         panels=panels(row, rows, job_answers.specs(session, row)),
         phases=[] if running else bar(phases(session, row)),
+        times=None if running else job_answers.times(row),
         colours=results.colours(implementations),
         checks_only=answers.checks_only(row),
         rivals=implementations if answers.checks_only(row) else results.rivals_of(implementations),

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from warpcall import __version__
 from warpcall.errors import Problem
+from warpcall.jobs import scores
 from warpcall.jobs.outcomes import chip_of, sentence
 from warpcall.jobs.results import why_no_verdict
 from warpcall_bench.compressed import Compressed, PartsCompressor, accepts_gzip
@@ -179,7 +180,12 @@ def _environment() -> Environment:
     }
     made.globals["plus_minus"] = numbers.plus_minus
     made.globals["why_no_verdict"] = why_no_verdict
-    made.globals |= {"chip_of": chip_of, "levels": LEVELS, "sentence_about": sentence}
+    made.globals |= {
+        "chip_of": chip_of,
+        "levels": LEVELS,
+        "sentence_about": sentence,
+        "score_text": scores.sentence,
+    }
     made.globals["rest_here"] = REST
     made.globals |= {"table": table, "ordered": ordered}
     return made

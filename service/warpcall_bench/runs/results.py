@@ -149,6 +149,7 @@ class CaseModel(Strict):
     seconds: Number
     tags: Tags
     readings: ReadingsModel | None = None
+    compile_s: Number = 0.0
 
 
 class OddCasesModel(Strict):

@@ -53,6 +53,8 @@ class Outcome:
         exit_class: "interrupted" if neither the job nor this server ended it on purpose.
         left: ids of processes that could not be ended.
         device_s: seconds for which it had the device.
+        device_wait_s: seconds for which it waited for the device, between its blocks as well.
+        compile_s: seconds for which the implementations of its measured cases were compiled.
     """
 
     exit_class: ExitClass
@@ -60,6 +62,8 @@ class Outcome:
     left: tuple[int, ...]
     device_s: float
     took_s: float
+    device_wait_s: float = 0.0
+    compile_s: float = 0.0
 
 
 class Run:
@@ -97,7 +101,7 @@ class Run:
         self._ended_at: float | None = None  # when the job's process said that it ends
         self._ready = False
         self._waiting_for_device = False
-        self._device_s = 0.0
+        self._device_s = self._device_wait_s = self._compile_s = 0.0
 
     def stop(self, exit_class: ExitClass, detail: str) -> None:
         """End the run; the first reason counts."""
@@ -172,7 +176,8 @@ class Run:
             self._release()
         exit_class, detail = self._how_it_ended(report)
         took_s = time.monotonic() - self._began
-        return Outcome(exit_class, detail, tuple(sorted(left)), self._device_s, took_s)
+        times = self._device_s, took_s, self._device_wait_s, self._compile_s
+        return Outcome(exit_class, detail, tuple(sorted(left)), *times)
 
     async def _wait_for_reaper(self, reaper: ChildProcess) -> ReaperReport | None:
         """Wait until the reaper and the job have ended. Returns None if the reaper was killed."""
@@ -249,10 +254,11 @@ class Run:
                 )
             case "want":
                 self._on_event(StateChanged("waiting_gpu"))
-                self._waiting_for_device = True
+                self._waiting_for_device, asked = True, time.monotonic()
                 await self._lease.acquire()
                 self._waiting_for_device = False
                 self._last_progress = time.monotonic()
+                self._device_wait_s += self._last_progress - asked
                 self._on_event(StateChanged("running"))
                 writer.write(frame({"go": True, "block_s": self._lease.block_s}))
                 await writer.drain()  # a process that only requests gets no further answers
@@ -263,6 +269,7 @@ class Run:
             case "progress":
                 self._on_event(Progress(value))
             case "result":
+                self._compile_s += value["case"].get("compile_s", 0.0)
                 self._on_event(CaseMeasured(value["position"], value["case"]))
             case "profile" | "printed":
                 if value is not None:

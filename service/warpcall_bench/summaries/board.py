@@ -29,6 +29,7 @@ from warpcall_bench.jobs.submissions import readable
 from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.operator_modules import LIMIT
+from warpcall_bench.summaries.scores import scores_of
 from warpcall_bench.words import natural
 from warpcall_service.identity import Caller
 from warpcall_service.store.times import moment
@@ -58,6 +59,7 @@ def board(session: Session, caller: Caller, op: str, device: str, case: str) -> 
         device=device or None,
         devices=devices,
         standings=standings,
+        scores=scores_of(standings),
         steps=_steps(session, caller, op, device, standings[0]) if case and standings else [],
     )
 

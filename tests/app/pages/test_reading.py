@@ -247,7 +247,8 @@ def test_a_board_of_an_op_or_a_case_without_results_is_empty(browser_http: httpx
     unknown = browser_http.get("/v1/board", params={"op": "permute", "case": "permute y"}).json()
     elsewhere = browser_http.get("/v1/board", params={"op": "permute", "device": "H%"}).json()
 
-    assert never == {"op": "conv", "device": None, "devices": [], "standings": [], "steps": []}
+    lists = ("devices", "standings", "scores", "steps")
+    assert never == {"op": "conv", "device": None, **{name: [] for name in lists}}
     assert (unknown["standings"], unknown["steps"]) == ([], [])
     assert elsewhere["standings"] == []
     for query in (

@@ -273,6 +273,16 @@ def test_a_crash_in_a_later_call_adds_what_was_printed_last(tmp_path: Path) -> N
     assert text.endswith("call 9\n")
 
 
+def test_a_run_says_how_long_it_had_the_device_and_compiled(tmp_path: Path) -> None:
+    slow = GOOD.replace("return", "time.sleep(0 if calls else 0.7); calls.append(1)\n    return")
+
+    outcome, _ = run(tmp_path, f"import time\ntime.sleep(0.8)\ncalls = []\n{slow}")
+
+    assert 1.5 <= outcome.compile_s < outcome.took_s, "0.8 s of the import, 0.7 s of the first call"
+    assert 0 < outcome.device_s < outcome.took_s
+    assert 0 <= outcome.device_wait_s < outcome.took_s
+
+
 def test_an_upload_that_floods_its_timed_calls_is_measured(tmp_path: Path) -> None:
     code = GOOD.replace("return", "print('y' * 300_000)\n    return")
 

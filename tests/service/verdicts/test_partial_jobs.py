@@ -49,7 +49,7 @@ def run(store: Store, statuses: Statuses, *, without_times: bool = False, **fiel
 
 
 def outcome() -> Outcome:
-    return Outcome("ok", "", (), device_s=1.0, took_s=1.0)
+    return Outcome("ok", "", (), device_s=1.0, took_s=1.0, device_wait_s=0.25, compile_s=0.5)
 
 
 def ended(job: Job) -> tuple[str, str | None, str]:
