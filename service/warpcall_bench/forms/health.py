@@ -77,7 +77,7 @@ class HealthShown:
             database_bytes=health.database_bytes,
             schema=health.schema,
             jobs=health.jobs,
-            servers=sorted(servers, key=lambda one: one.health is None),
+            servers=sorted(servers, key=lambda one: (one.health is None, one.host)),
         )
 
 

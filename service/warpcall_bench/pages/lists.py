@@ -40,11 +40,13 @@ def queue_page(
     recent = [job for job in latest if job.finished_at][:LATEST]
     running = [entry for entry in queue.entries if entry.position == 0]
     at = {(entry.node, entry.device): entry for entry in running}
+    order = {node.id: place for place, node in enumerate(servers.shown)}
+    in_order = sorted(devices, key=lambda one: order.get(one.node or servers.own, 0))
     return render(
         "now.html",
         view,
         devices=[
-            replace(one, job=at.get((one.node or servers.own, one.status.name))) for one in devices
+            replace(one, job=at.get((one.node or servers.own, one.status.name))) for one in in_order
         ],
         queue=queue,
         MOST_ENTRIES=MOST_ENTRIES,

@@ -34,6 +34,7 @@ class Servers:
 
 
 def servers(nodes: Nodes) -> Servers:
-    """The servers as this one knows them."""
+    """The servers as this one knows them, by host and port."""
     known = nodes.nodes()
-    return Servers(known.node, known.nodes if nodes.is_shared else ())
+    shown = sorted(known.nodes, key=lambda node: (node.host, node.url)) if nodes.is_shared else ()
+    return Servers(known.node, shown)
