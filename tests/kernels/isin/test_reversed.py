@@ -13,6 +13,7 @@ from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin.hash_set import FULL, load_members, words_contend
 from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import Variant
+from warpcall_kernels._isin.table import SetPlan
 from warpcall_kernels.isin import run_plan
 
 pytestmark = pytest.mark.slow
@@ -75,31 +76,50 @@ def test_the_results_are_those_of_torch(
     assert torch.equal(run_plan(planned, x, test), torch.isin(x, test, invert=invert))
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
-@pytest.mark.parametrize("first", [False, True], ids=["zeroed as needed", "zeroed first"])
-@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED, Variant.FILTERED])
-@pytest.mark.usefixtures("two")
-def test_the_workspace_may_hold_anything_before(
-    variant: Variant,
-    first: bool,
-    dtype: torch.dtype,
-    kind: str,
-    device: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "ZEROED_FIRST", 1 << 40 if first else 0)
+def check_with_any_workspace(
+    planned: SetPlan, dtype: torch.dtype, kind: str, device: str
+) -> Tensor:
+    """Check the result with a workspace that is full of ones, and return the workspace."""
     x, test = (t.to(device) for t in drawn(kind, dtype, 3000, 4000))
-    planned = planned_set(variant, dtype, len(x), len(test))
     ws = torch.full((planned.words * planned.word.itemsize,), 255, dtype=torch.uint8, device=device)
     ws = ws.view(planned.word)
 
     out = run_in(ws, planned, x, test)
 
     assert torch.equal(out, torch.isin(x, test))
-    if variant is Variant.REVERSED:  # a table that is not zeroed seems full, and makes calls slow
-        members = planned.launches[1][0].arguments["members"]
-        assert ws[members + FULL.value].item() == 0
+    return ws
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.FILTERED])
+def test_the_workspace_may_hold_anything_before(
+    variant: Variant, dtype: torch.dtype, kind: str, device: str
+) -> None:
+    check_with_any_workspace(planned_set(variant, dtype, 3000, 4000), dtype, kind, device)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+@pytest.mark.parametrize("first", [False, True], ids=["zeroed as needed", "zeroed first"])
+def test_the_workspace_of_reversed_may_hold_anything_before(
+    first: bool,
+    two: bool,
+    dtype: torch.dtype,
+    kind: str,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ZEROED_FIRST", 1 << 40 if first else 0)
+    planned = planned_set(Variant.REVERSED, dtype, 3000, 4000)
+
+    ws = check_with_any_workspace(planned, dtype, kind, device)
+
+    added = planned.launches[1][0].arguments
+    assert added["ZEROED_FIRST"] == first
+    assert added["TWO_BITMAPS"] == (two and not dtype.is_floating_point)
+    # A table that is not zeroed seems full, and makes calls slow.
+    assert ws[added["members"] + FULL.value].item() == 0
 
 
 def test_so_many_programs_add_elements_that_each_zeroes_few_words() -> None:
