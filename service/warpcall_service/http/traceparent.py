@@ -47,8 +47,8 @@ def cut(data: bytes) -> tuple[bytes, bytes]:
         data: the first bytes of the request.
     """
     begin = data.find(_FIELD, 0, data.find(b"\r\n\r\n") + 2) + len(_FIELD)
-    end = begin + VALUE_BYTES
-    if begin < len(_FIELD) or data[end : end + 2] != b"\r\n":
+    if begin < len(_FIELD):
         return b"", b""
+    end = begin + VALUE_BYTES
     found = checked(data[begin:end])
     return found, data[:begin] + data[end:] if found else b""
