@@ -33,6 +33,7 @@ CORE = (
     "server_settings",
     "settings",
     "identity",
+    "quotas",
     "log_writer",
     "logs",
     "processes",
@@ -87,6 +88,7 @@ ORDERS = {"warpcall_service": CORE, "warpcall_bench": PLATFORM}
 INTERFACE = {
     "admission",
     "auth.sessions",
+    "auth.stored_quotas",
     "auth.tables",
     "auth.usage",
     "auth.users",
@@ -116,6 +118,7 @@ INTERFACE = {
     "processes.imports",
     "processes.spawn",
     "processes.temporary",
+    "quotas",
     "server_settings",
     "settings",
     "store.database",

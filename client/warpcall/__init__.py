@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from warpcall.ops import OpInfo, OpList
     from warpcall.problems import ProblemDetails, ProblemInfo
     from warpcall.regressions import Regression, RegressionRow
-    from warpcall.users import Me, UserLimits
+    from warpcall.users import Me, Quota, UserLimits, UserQuotas
 
 __version__ = "0.2.0"  # of both distributions
 __all__ = [
@@ -145,6 +145,7 @@ __all__ = [
     "Program",
     "Queue",
     "QueueEntry",
+    "Quota",
     "Regression",
     "RegressionRow",
     "Results",
@@ -157,6 +158,7 @@ __all__ = [
     "Unavailable",
     "UnsupportedMedia",
     "UserLimits",
+    "UserQuotas",
     "WarpcallError",
 ]
 
@@ -208,12 +210,14 @@ _LAZY = {
     "Program": "_program",
     "Queue": "jobs",
     "QueueEntry": "jobs",
+    "Quota": "users",
     "Regression": "regressions",
     "RegressionRow": "regressions",
     "Results": "jobs.results",
     "Share": "jobs",
     "StoredTensor": "_tensors",
     "UserLimits": "users",
+    "UserQuotas": "users",
 }
 
 

@@ -32,7 +32,7 @@ from warpcall.devices import Device
 from warpcall.health import Health
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
-from warpcall.users import Me
+from warpcall.users import Me, UserQuotas
 
 
 class AsyncClient(BaseClient, AsyncOps):
@@ -221,6 +221,15 @@ class AsyncClient(BaseClient, AsyncOps):
             Unauthorized: the server asks for a key, and none was given or it is wrong.
         """
         return await self._core.me()
+
+    async def quotas(self) -> UserQuotas:
+        """Your limits, where each comes from, and what you use of them now. See warpcall.users.
+
+        Raises:
+            Unauthorized: the server asks for a key, and none was given or it is wrong.
+            Unavailable: the server cannot read its database.
+        """
+        return await self._core.quotas()
 
     async def close(self) -> None:
         """Close the connections and free the memory that was held for further answers."""

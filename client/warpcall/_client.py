@@ -141,6 +141,7 @@ class Client(BaseClient, Ops):
     health = blocking(AsyncClient.health)
     devices = blocking(AsyncClient.devices)
     me = blocking(AsyncClient.me)
+    quotas = blocking(AsyncClient.quotas)
     close = blocking(AsyncClient.close)
 
     def __enter__(self) -> Self:

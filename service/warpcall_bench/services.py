@@ -35,6 +35,7 @@ from warpcall_bench.shares.models import ShareRequest
 from warpcall_bench.shares.service import ShareService
 from warpcall_bench.summaries import routes as summary_routes
 from warpcall_bench.summaries.artefact_routes import artefact_routes
+from warpcall_bench.summaries.quota_use import quota_use
 from warpcall_bench.uploads import routes as upload_routes
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
@@ -72,14 +73,15 @@ class Services:
         self._sandbox = Sandbox(settings)
         self._watching: asyncio.Task[None] | None = None
         self._checks = Checks(settings)
-        self._artefacts = Artefacts(settings, store, core.nodes)
+        self._artefacts = Artefacts(settings, store, core.nodes, core.accounts.quotas)
         self.jobs = JobService(
             *(settings, engine, store, self._modules, self._sandbox, self._checks),
             *(core.accounts, core.nodes, self._artefacts, core.traces),
         )
-        self.monitors = MonitorService(settings, self.jobs)
+        self.monitors = MonitorService(settings, self.jobs, core.accounts.quotas)
         self._uploads = UploadService(
-            settings, engine, store, self._modules, self._sandbox, self._checks
+            *(settings, engine, store, self._modules, self._sandbox, self._checks),
+            core.accounts.quotas,
         )
         self._reports = CompileReports(settings, engine, store, self._sandbox, self._checks)
         self._shares = ShareService(self.jobs, core.accounts)
@@ -116,6 +118,7 @@ class Services:
             metrics=self._metrics,
             uploads=lambda: self._sandbox.status,
             count_jobs=queue.counts,
+            quota_use=quota_use,
             artefact_bytes=lambda: self._artefacts.nbytes,
             problem_page=_problem_page,
             login_location=login_location,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from warpcall.errors import Busy
@@ -27,7 +27,8 @@ class Admission:
         most_waiting: tasks of one user that may wait, besides those that run; `math.inf` as above.
         timeout_s: limit on the time that a task waits, in seconds. Then it is refused. None means that
             it waits as long as necessary.
-        of_user: tasks of one user at a time.
+        of_user: tasks of one user at a time, or a function that returns this for a user.
+        quota: name of the quota that `of_user` is, for messages; empty if it is none.
     """
 
     def __init__(
@@ -36,13 +37,15 @@ class Admission:
         most: float,
         most_waiting: float,
         timeout_s: float | None,
-        of_user: float = 1,
+        of_user: float | Callable[[str], float] = 1,
+        quota: str = "",
     ) -> None:
         self._what = what
         self._most = most
         self._most_waiting = most_waiting
         self._timeout_s = timeout_s
-        self._of_user = of_user
+        self._of_user = of_user if callable(of_user) else lambda user: of_user
+        self._by_quota = f" by the quota {quota}" if quota else ""
         self._running: Counter[str] = Counter()  # tasks by user; users without any are left out
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
 
@@ -50,6 +53,10 @@ class Admission:
     def count(self) -> int:
         """Tasks that run or wait."""
         return self._running.total() + self._queue.count
+
+    def count_of(self, user: str) -> int:
+        """Tasks of the user that run or wait."""
+        return self._running[user] + self._queue.count_of(user)
 
     @asynccontextmanager
     async def admitted(self, user: str, nbytes: int = 0) -> AsyncIterator[None]:
@@ -72,7 +79,7 @@ class Admission:
             self._end(user)
 
     def _most_of(self, user: str) -> float:
-        return self._most if user == LOCAL.name else self._of_user
+        return self._most if user == LOCAL.name else self._of_user(user)
 
     def _may_start(self, user: str) -> bool:
         return self._running.total() < self._most and self._running[user] < self._most_of(user)
@@ -82,12 +89,13 @@ class Admission:
 
     async def _wait(self, user: str, nbytes: int) -> None:
         """Return once a task of the user has been counted as one that runs."""
-        count = self._running[user] + self._queue.count_of(user)
+        count = self.count_of(user)
         most = self._most_of(user) + self._most_waiting
         if count >= most:
             state = "that are not finished" if self._most_waiting else "open"
             raise Busy(
-                f"{user} has {count} {self._what} {state}, at most {most} are allowed",
+                f"{user} has {count} {self._what} {state}, at most {most} are allowed"
+                f"{self._by_quota}",
                 retry_after_s=RETRY_AFTER_S,
             )
         granted = asyncio.get_running_loop().create_future()

@@ -12,7 +12,7 @@ from warpcall_service.api import devices, errors, health, install, kernels, me, 
 from warpcall_service.api.cluster_health import ClusterReport, cluster_health
 from warpcall_service.api.metrics import Metrics, device_metrics, lane_metrics, log_metric
 from warpcall_service.api.openapi_route import openapi_json
-from warpcall_service.auth import session_routes
+from warpcall_service.auth import quota_routes, session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.calls import tensor_routes
@@ -68,9 +68,16 @@ def create_app(
         report: gathers the health of all servers.
         traces: makes the spans of requests; None makes none.
     """
-    limits = Limits(settings)
+    quotas = engine.quotas
+    limits = Limits(quotas)
     tensors = TensorRegistry(settings, engine, TensorNodes(membership))
     report.own.tensor_bytes = tensors.nbytes_by_user
+    quotas.counters |= {
+        "user_max_requests": limits.in_flight,
+        "user_max_bytes": engine.nbytes_of,
+        "tensor_user_bytes": tensors.nbytes_of,
+        "tensor_user_count": tensors.count_of,
+    }
     metrics = Metrics(
         lambda: [
             *lane_metrics(engine),
@@ -118,13 +125,14 @@ def create_app(
         kernels.ops(),
         devices.devices(engine, membership),
         install.install(),
-        me.me(settings, engine, limits),
+        me.me(engine, limits),
+        quota_routes.routes(account_sync, parts.quota_use),
         cluster_health(report),
         node_routes.nodes(membership),
         session_routes.sessions_of(settings, account_sync),
         *parts.routers,
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
-        tensor_routes.tensors(settings, tensors, tensor_calls, direct),
+        tensor_routes.tensors(tensors, tensor_calls, direct),
         health.health(engine, metrics, account_sync, parts.uploads, stopping, live),
         oip_routes.routes(
             settings,

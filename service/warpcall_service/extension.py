@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from warpcall_service.lanes.messages import Hello
     from warpcall_service.lanes.status import LaneStatus, State
     from warpcall_service.nodes.server_identity import ServerIdentity
+    from warpcall_service.quotas import Quotas, Use
     from warpcall_service.settings import Settings
     from warpcall_service.store.database import Store
 
@@ -79,7 +80,9 @@ class Calls(Protocol):
 
 
 class Accounts(Protocol):
-    """Users and their keys; implemented by `auth.sync.AccountSync`."""
+    """Users, their keys and quotas; implemented by `auth.sync.AccountSync`."""
+
+    quotas: Quotas
 
     async def change(self, function: Callable[[Session], T]) -> T: ...
     def count_wrong_link(self, exchange: Exchange) -> None: ...
@@ -161,6 +164,8 @@ class Parts:
         metrics: returns its metrics at each scrape.
         uploads: returns whether uploaded code can run, for `/readyz`, as `warpcall.health` has it.
         count_jobs: returns how many jobs are "queued", "running", and "failed today".
+        quota_use: returns what the database knows of the use of quotas, of one user or, for None, of
+            all.
         artefact_bytes: returns the bytes of artefacts in this server's data folder.
         problem_page: returns a problem as a page; None for requests that do not want pages.
         login_location: returns where a browser that needs a session for a request gets one; None
@@ -173,6 +178,7 @@ class Parts:
     metrics: Callable[[], Iterable[Metric]] = tuple
     uploads: Callable[[], str] = lambda: "off"
     count_jobs: Callable[[Session], dict[str, int]] = lambda _: {}
+    quota_use: Callable[[Session, str | None], Use] = lambda *_: {}
     artefact_bytes: Callable[[], int] = int
     problem_page: Callable[[Request, Problem, str], Response | None] = lambda *_: None
     login_location: Callable[[Scope, Problem], str | None] = lambda *_: None

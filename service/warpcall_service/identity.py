@@ -9,6 +9,8 @@ from warpcall.errors import Forbidden
 
 Role = Literal["call", "bench", "upload", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)  # each includes the rights of those before it
+Kind = Literal["user", "role"]  # of those whom a quota can be for
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)

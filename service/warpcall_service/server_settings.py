@@ -243,6 +243,15 @@ class ServerSettings(BaseSettings):
             "come at once."
         ),
     )
+    user_device_s_per_day: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description=(
+            "Seconds of device time that one user may use on one day (UTC), in calls and jobs "
+            "together. With 0 there is no limit."
+        ),
+    )
 
     user_max_shared_bytes: ByteSize = Field(
         ByteSize(0),

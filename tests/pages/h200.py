@@ -176,7 +176,7 @@ def _store_job(
         job, _ = submissions.submit(session, caller(user), request, checked, None, MANY)
         number = job.number
     with store.write() as session:
-        claimed = queue.claim(session, RUNNER, Device(RUNNER, "gpu-box", MODEL), MANY)
+        claimed = queue.claim(session, RUNNER, Device(RUNNER, "gpu-box", MODEL), lambda user: MANY)
         assert claimed is not None
         assert claimed.number == number
     versions = [facts[name] for name in ("torch", "triton") if name in facts]

@@ -126,7 +126,7 @@ def measure(
         changes: by position, members of the case's result that replace the made-up ones.
     """
     with store.write() as session:
-        job = queue.claim(session, RUNNER, DEVICE, MANY)
+        job = queue.claim(session, RUNNER, DEVICE, lambda user: MANY)
         assert job is not None
         number = job.number
     random = np.random.default_rng(seed)

@@ -50,7 +50,7 @@ def claim(
     store: Store, user_running: int = MANY, runner: str = RUNNER, device: Device = DEVICE
 ) -> Job | None:
     with store.write() as session:
-        job = queue.claim(session, runner, device, user_running)
+        job = queue.claim(session, runner, device, lambda user: user_running)
         if job is not None:
             session.flush()
             session.refresh(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_reads_of_all_users_together_are_bounded_and_everyone_may_be_local() -> 
         ({"most": math.inf}, "for 0.01 s; one user may have one at a time"),
     ],
 )
-def test_a_refusal_names_the_limits_that_there_are(limits: dict[str, float], says: str) -> None:
+def test_a_refusal_names_the_limits_that_there_are(limits: dict[str, Any], says: str) -> None:
     async def work() -> str:
         reads = Admission(READS, timeout_s=0.01, **{"most": 3, "most_waiting": 8, **limits})
         async with contextlib.AsyncExitStack() as held:

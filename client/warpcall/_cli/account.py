@@ -1,4 +1,4 @@
-"""The commands `login`, `logout` and `whoami`."""
+"""The commands `login`, `logout`, `whoami` and `quotas`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ import typer
 
 from warpcall import Client, WarpcallError
 from warpcall._cli.files import UsageError
-from warpcall._cli.output import Json, Url, human_bytes, plural, print_json, write_lines
+from warpcall._cli.output import (
+    Json,
+    Url,
+    console,
+    human_bytes,
+    plural,
+    print_json,
+    table_of,
+    write_lines,
+)
 from warpcall._config import configure
 from warpcall._profile import Profile, delete_profile, profile_path, read_profile, write_profile
 from warpcall.errors import Unauthorized
-from warpcall.users import UserLimits
+from warpcall.users import Quota, UserLimits
 
 MAX_KEY_CHARACTERS = 10_000
 NO_KEYS = "local"  # the name of every caller of a server that has no keys
+DEVICE_TIME = "user_device_s_per_day"  # a quota in seconds, of which 0 means that there is no limit
 KEY_VARIABLE = "WARPCALL_API_KEY"
 
 app = typer.Typer()
@@ -90,6 +100,34 @@ def whoami(as_json: Json = False, url: Url = None) -> None:
     write_lines(
         f"{found.name}, role {found.role}, at {gpu.url}", _key_line(url), _limit_line(found.limits)
     )
+
+
+@app.command()
+def quotas(as_json: Json = False, url: Url = None) -> None:
+    """Show your limits, where each comes from, and what you use of them now."""
+    with Client(url) as gpu:
+        found = gpu.quotas()
+    if as_json:
+        print_json(found.to_dict())
+        return
+    rows = ((one.name, _amount(one, one.used), _limit(one), one.source) for one in found.quotas)
+    console().print(table_of(("quota", "used", "at most", "from"), rows))
+
+
+def _limit(quota: Quota) -> str:
+    no_limit = quota.name == DEVICE_TIME and not quota.limit
+    return "none" if no_limit else _amount(quota, quota.limit)
+
+
+def _amount(quota: Quota, value: float | None) -> str:
+    """A limit, or what is used of it; empty if nothing is known."""
+    if value is None:
+        return ""
+    if "bytes" in quota.name:
+        return human_bytes(value)
+    if quota.name == DEVICE_TIME:
+        return f"{value:,.4g} s"
+    return f"{value:,g}"
 
 
 def _key_line(url: str | None) -> str:

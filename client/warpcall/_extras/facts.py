@@ -16,7 +16,7 @@ from warpcall.errors import InvalidInput, TransportError
 from warpcall.health import Health
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
-from warpcall.users import Me
+from warpcall.users import Me, UserQuotas
 
 # Columns of the list of devices in a notebook.
 LISTED = ("name", "label", "state", "reason", "queued", "in_flight", "restarts")
@@ -77,6 +77,10 @@ class Facts(ABC):
     async def me(self) -> Me:
         """The user who calls, as /v1/me answers."""
         return parse(Me, await self._object("/v1/me"), "the user")
+
+    async def quotas(self) -> UserQuotas:
+        """The limits of the user who calls, as /v1/me/quotas answers."""
+        return parse(UserQuotas, await self._object("/v1/me/quotas"), "the limits")
 
     async def _object(self, path: str, accepted: tuple[int, ...] = (200,)) -> dict[str, Any]:
         found = await self.get_json(path, accepted)

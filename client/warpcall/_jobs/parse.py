@@ -41,6 +41,8 @@ def _read(hint: Any, value: Any, path: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         inner = next(one for one in args if one is not type(None))
+        if float in args:  # of int | float: it takes integers, too
+            inner = float
         return None if value is None else _read(inner, value, path)
     if origin is list:
         _check(isinstance(value, list), "a list", value, path)

@@ -36,6 +36,16 @@ def used_bytes(session: Session, user: str) -> int:
     return int(session.scalars(total.where(ArtefactRow.user_name == user, alive)).one())
 
 
+def bytes_by_user(session: Session, user: str | None) -> dict[str, int]:
+    """The bytes of all artefacts of each user's jobs, or only of one user's."""
+    query = sa.select(ArtefactRow.user_name, sa.func.sum(ArtefactRow.nbytes))
+    query = query.where(ArtefactRow.expires_ms > now_ms())
+    if user is not None:
+        query = query.where(ArtefactRow.user_name == user)
+    rows = session.execute(query.group_by(ArtefactRow.user_name))
+    return {name: int(nbytes) for name, nbytes in rows}
+
+
 def of_job(session: Session, job: Job) -> Sequence[ArtefactRow]:
     """The artefacts of a job that have not expired, by case and name.
 

@@ -28,11 +28,13 @@ from warpcall_bench.jobs.tables import Job
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.auth.users import lock_user
 from warpcall_service.extension import Nodes
+from warpcall_service.quotas import Quotas
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import printable
 
+QUOTA = "user_max_artefact_bytes"
 THREADS = 2
 AT_ONCE = 500  # files whose rows are looked up together
 SWEEP_S = 600.0  # between two sweeps; the first one is at the start
@@ -65,13 +67,15 @@ class Artefacts:
 
     Args:
         nodes: knows this server's id, and the servers that have other files.
+        quotas: the limits of each user.
 
     Attributes:
         nbytes: of all files, as of the last sweep.
     """
 
-    def __init__(self, settings: BenchSettings, store: Store, nodes: Nodes) -> None:
+    def __init__(self, settings: BenchSettings, store: Store, nodes: Nodes, quotas: Quotas) -> None:
         self._settings = settings
+        self._quotas = quotas
         self._nodes = nodes
         self._files = ArtefactFiles(settings.data_dir)
         self._threads = StoreThreads(store, THREADS)
@@ -116,17 +120,17 @@ class Artefacts:
         row = _row(new, self._nodes.id, self._settings.artefact_days)
         row.file, row.nbytes = file, len(content)
         row.sha256 = hashlib.sha256(content).hexdigest()
-        quota = int(self._settings.user_max_artefact_bytes)
 
         def insert(session: Session) -> str:
             job = job_of(session)
             lock_user(session, job.user_name)
             used = database.used_bytes(session, job.user_name)
+            quota = self._quotas.count(job.user_name, QUOTA)
             if used + row.nbytes > quota:
                 limit, got = sizes(quota, used + row.nbytes)
                 return (
-                    f"{job.user_name} may have {limit} of artefacts, with this one it would be "
-                    f"{got}; delete some"
+                    f"{job.user_name} may have {limit} of artefacts by the quota {QUOTA}, with this "
+                    f"one it would be {got}; delete some"
                 )
             row.job_number, row.user_name = job.number, job.user_name
             database.insert(session, row)

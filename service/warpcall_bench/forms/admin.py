@@ -1,7 +1,8 @@
-"""The page of administrators, and the forms on it: users, keys, sessions."""
+"""The page of administrators, and the forms on it: users, keys, sessions, quotas."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections import OrderedDict
@@ -17,13 +18,13 @@ from warpcall_bench.forms import admin_data
 from warpcall_bench.forms.admin_data import DAY_S, DAYS
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.view import View, new_token, page, render
-from warpcall_bench.settings import BenchSettings
-from warpcall_service.auth import sessions, users
+from warpcall_service.auth import sessions, stored_quotas, users
 from warpcall_service.extension import Accounts
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.route_io import path_of
-from warpcall_service.identity import LOCAL, ROLES, Caller, Role
+from warpcall_service.identity import KINDS, LOCAL, ROLES, Caller, Role
+from warpcall_service.quotas import Subject
 from warpcall_service.text import brief
 
 T = TypeVar("T")
@@ -95,10 +96,10 @@ class SentForms:
 class Administration:
     """What the routes of this file do."""
 
-    def __init__(self, settings: BenchSettings, account_sync: Accounts, jobs: JobService) -> None:
+    def __init__(self, account_sync: Accounts, jobs: JobService) -> None:
         self._account_sync = account_sync
         self._jobs = jobs
-        self._quotas = admin_data.quotas(settings)
+        self._quotas = account_sync.quotas
         self._sent = SentForms()
 
     async def render(
@@ -111,12 +112,12 @@ class Administration:
         by_day: bool = False,
     ) -> Response:
         """The whole page; with `by_day`, also the table of what each user has used on each day."""
-        shown = await self._jobs.read(caller, admin_data.read)
+        shown = await self._jobs.read(caller, admin_data.read, self._quotas)
         text = render(
             "admin.html",
             replace(View.of(request), path="/admin"),  # also in an answer to a form
             admin=shown,
-            quotas=self._quotas,
+            quota_names=[*self._quotas.defaults],
             form=form or Form(),
             errors=errors or {},
             roles=ROLES,
@@ -130,7 +131,7 @@ class Administration:
         return page(request, text, status)
 
     async def change(self, caller: Caller, what: str, function: Callable[[Session], T]) -> T:
-        """Change users, keys or sessions, and log who did.
+        """Change users, keys, sessions or quotas, and log who did.
 
         Raises:
             Forbidden: the server has no keys, so nobody knows who the caller is.
@@ -217,11 +218,43 @@ class Administration:
             functools.partial(sessions.end_if_open, session_id=session_id),
         )
 
+    async def set_quota(self, caller: Caller, form: Form) -> None:
+        """Give a limit to the user or the role that a form names.
 
-def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) -> APIRouter:
+        Raises:
+            InvalidInput: a field names nothing that there is, or the limit is none that it may have.
+            NotFound: there is no such user.
+        """
+        kind, _, name = form.text("of").partition(" ")
+        quota, given = form.text("quota"), form.text("limit")
+        if kind not in KINDS or not name:
+            raise InvalidInput(
+                f"it must be a user or a role, such as role call, got {brief(form.text('of'))}",
+                field="of",
+            )
+        subject = Subject("user" if kind == "user" else "role", name)
+
+        def set_limit(session: Session) -> None:
+            stored_quotas.set_limit(session, self._quotas, subject, quota, given)
+
+        what = f"set the quota {brief(quota)} of the {brief(str(subject))} to {brief(given)}"
+        await self.change(caller, what, set_limit)
+
+    async def remove_quota(self, caller: Caller, subject: Subject, quota: str) -> None:
+        """Take a limit from a user or a role, unless it has none."""
+
+        def remove(session: Session) -> None:
+            with contextlib.suppress(NotFound):  # somebody else was faster
+                stored_quotas.remove(session, self._quotas, subject, quota)
+
+        what = f"removed the quota {brief(quota)} of the {brief(str(subject))}"
+        await self.change(caller, what, remove)
+
+
+def routes(account_sync: Accounts, jobs: JobService) -> APIRouter:
     """The page, and what its forms post to. For all but administrators there is nothing here."""
     router = APIRouter(include_in_schema=False)
-    administration = Administration(settings, account_sync, jobs)
+    administration = Administration(account_sync, jobs)
 
     @router.get("/admin")
     async def show(request: Request, caller: CurrentCaller, by: By = "") -> Response:
@@ -278,6 +311,32 @@ def routes(settings: BenchSettings, account_sync: Accounts, jobs: JobService) ->
         except Forbidden as problem:
             return await refused(request, caller, Form(), problem, ())
         return go_to("../../../admin#sessions")
+
+    @router.post("/admin/quotas")
+    async def set_quota(request: Request, caller: CurrentCaller) -> Response:
+        require_admin(request, caller)
+        form = await read_form(request, MAX_FORM_BYTES)
+        try:
+            await administration.set_quota(caller, form)
+        except (InvalidInput, NotFound, Forbidden) as problem:
+            if problem.field in ("user", "role"):
+                problem.field = "of"
+            return await refused(request, caller, form, problem, ("quota", "of", "limit"))
+        return go_to("../admin#quotas")
+
+    @router.post("/admin/quotas/{kind}/{name}/{quota}/remove")
+    async def remove_quota(
+        request: Request, caller: CurrentCaller, kind: Id, name: Id, quota: Id
+    ) -> Response:
+        require_admin(request, caller)
+        if kind not in KINDS:
+            raise _nothing_at(request)
+        subject = Subject("user" if kind == "user" else "role", name)
+        try:
+            await administration.remove_quota(caller, subject, quota)
+        except (InvalidInput, Forbidden) as problem:
+            return await refused(request, caller, Form(), problem, ())
+        return go_to("../../../../../admin#quotas")
 
     async def refused(
         request: Request, caller: Caller, form: Form, problem: Problem, fields: tuple[str, ...]

@@ -6,23 +6,22 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from pydantic import ByteSize
 from sqlalchemy.orm import Session
 
-from warpcall_bench.drawing.numbers import nbytes
+from warpcall_bench.forms.quota_rows import LimitRow, QuotaRow, limit_rows, quota_rows
 from warpcall_bench.jobs import queue
-from warpcall_bench.settings import BenchSettings
+from warpcall_bench.summaries.quota_use import quota_use
 from warpcall_bench.uploads import database as uploads
 from warpcall_service.auth import sessions, usage, users
 from warpcall_service.auth.tables import ApiKey, BrowserSession, User
 from warpcall_service.auth.usage import Amount
+from warpcall_service.quotas import Quotas
 from warpcall_service.store.times import moment
 
 DAYS = 30  # of usage, up to and including today (UTC)
 DAY_S = 86_400
 STRIP = 26  # height of the largest bar, in pixels
 MOST_ROWS = 500  # of one table
-QUOTAS = ("user_", "tensor_user_")  # how the names of settings begin that limit one user
 
 
 @dataclass(slots=True)
@@ -80,15 +79,6 @@ class DayRow:
 
 
 @dataclass(frozen=True, slots=True)
-class UserLimit:
-    """A limit of each user, as the server's settings have it."""
-
-    variable: str
-    value: str
-    doc: str
-
-
-@dataclass(frozen=True, slots=True)
 class Admin:
     """All that the page shows."""
 
@@ -97,10 +87,16 @@ class Admin:
     ended_keys: list[KeyRow]
     sessions: list[SessionRow]
     days: list[DayRow]
+    quotas: list[QuotaRow]
+    limits: list[LimitRow]
 
 
-def read(session: Session) -> Admin:
-    """Everything about users, from the database."""
+def read(session: Session, known: Quotas) -> Admin:
+    """Everything about users, from the database.
+
+    Args:
+        known: the limits of users, and what this server knows of their use.
+    """
     now = time.time()
     rows = {
         user.name: UserRow(user.name, "active" if user.disabled_at is None else "disabled", keys)
@@ -113,34 +109,17 @@ def read(session: Session) -> Admin:
         row.uploads, row.upload_bytes = number, size
     days = _add_usage(session, rows, now)
     keys = [_key(key, owner, now) for key, owner in users.list_keys(session)]
+    shown = sorted(rows.values(), key=lambda one: (not one.state, one.name))[:MOST_ROWS]
+    use = quota_use(session, None)
     return Admin(
-        users=sorted(rows.values(), key=lambda one: (not one.state, one.name))[:MOST_ROWS],
+        users=shown,
         keys=[key for key in keys if key.state == "active"][:MOST_ROWS],
         ended_keys=[key for key in reversed(keys) if key.state != "active"][:MOST_ROWS],
         sessions=[session_row(row) for row in sessions.listed(session)][:MOST_ROWS],
         days=days[:MOST_ROWS],
+        quotas=quota_rows(known, [one.name for one in shown], use),
+        limits=limit_rows(known, users.stored_quotas(session), use)[:MOST_ROWS],
     )
-
-
-def quotas(settings: BenchSettings) -> list[UserLimit]:
-    """The limits of one user. They are the same for all."""
-    found = []
-    for name, setting in type(settings).model_fields.items():
-        if name.startswith(QUOTAS):
-            value = getattr(settings, name)
-            text = (
-                nbytes(int(value))
-                if isinstance(value, ByteSize)
-                else f"{value:,g}"
-                if isinstance(value, float)
-                else f"{value:,}"
-            )
-            found.append(
-                UserLimit(
-                    f"WARPCALL_{name.upper()}", text, (setting.description or "").replace("`", "")
-                )
-            )
-    return found
 
 
 def _add_usage(session: Session, rows: dict[str, UserRow], now: float) -> list[DayRow]:

@@ -34,9 +34,9 @@ def forms(
     for part in (
         job_forms.routes(settings, ops, jobs, uploads),
         upload_forms.routes(settings, ops, uploads),
-        admin.routes(settings, core.accounts, jobs),
+        admin.routes(core.accounts, jobs),
         health.routes(core.report),
-        account.routes(jobs),
+        account.routes(core.accounts, jobs),
         call.routes(settings, core.calls, ops),
         share_forms.routes(jobs, shares),
         new_monitor.routes(settings, jobs, monitors),  # before /monitors/{id}

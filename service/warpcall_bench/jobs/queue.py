@@ -7,7 +7,7 @@ change it one after the other. Every function takes a session and blocks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from warpcall_bench.jobs.placement import Device
 from warpcall_bench.jobs.tables import Job, JobClock, JobEvent, JobShare
 from warpcall_service.store.times import now_ms
 
+RUNNING = "user_running_jobs"  # a quota
 DAY_MS = 86_400_000
 
 RESUMED = -1  # priority of jobs that were interrupted: before all others, which count from 0
@@ -99,7 +100,7 @@ def claim(
     session: Session,
     runner: str,
     device: Device,
-    user_running: int,
+    user_running: Callable[[str], int],
     left_ms: int | None = None,
 ) -> Job | None:
     """Claim the next job for a server; None if no job may start.
@@ -107,7 +108,7 @@ def claim(
     Args:
         runner: id of the server.
         device: where the job would run. Jobs that may not run there are left to others.
-        user_running: limit on the number of jobs that one user has running at once.
+        user_running: returns the limit on the number of jobs that a user has running at once.
         left_ms: jobs that are estimated to run longer are left to others; None means no limit.
     """
     lock(session)
@@ -116,7 +117,7 @@ def claim(
     entries = [entry for entry in _entries(session) if entry.number not in elsewhere]
     ends = _ends(session)
     for scheduled in in_order(entries, ends):
-        if running[scheduled.entry.user] >= user_running:
+        if running[user := scheduled.entry.user] >= user_running(user):
             continue
         job = session.get_one(Job, scheduled.entry.number)
         clock = session.get_one(JobClock, 1)
@@ -144,7 +145,10 @@ def queued_ms(session: Session, job: Job) -> int:
 
 
 def is_wanted(
-    session: Session, device: Device, user_running: int, left_ms: int | None = None
+    session: Session,
+    device: Device,
+    user_running: Callable[[str], int],
+    left_ms: int | None = None,
 ) -> bool:
     """Whether a job that a user submitted waits and could run on a device if the device were free.
 
@@ -154,7 +158,7 @@ def is_wanted(
     return any(
         entry.priority != BEHIND
         and entry.number not in elsewhere
-        and running[entry.user] < user_running
+        and running[entry.user] < user_running(entry.user)
         for entry in _entries(session)
     )
 
@@ -246,6 +250,23 @@ def unfinished_by_user(session: Session) -> Sequence[tuple[str, int]]:
     """How many unfinished jobs each user has who has some."""
     query = sa.select(Job.user_name, sa.func.count()).where(Job.state.in_(UNFINISHED))
     return [(name, count) for name, count in session.execute(query.group_by(Job.user_name))]
+
+
+def counted_by_user(session: Session, user: str | None) -> tuple[dict[str, int], dict[str, int]]:
+    """How many jobs of each user, or only of one, are unfinished, and how many of these run.
+
+    Those of monitors do not count, as in quotas.
+    """
+    query = sa.select(Job.user_name, Job.state).where(
+        Job.state.in_(UNFINISHED), Job.monitor.is_(None)
+    )
+    if user is not None:
+        query = query.where(Job.user_name == user)
+    rows = session.execute(query).all()
+    return (
+        dict(Counter(name for name, _ in rows)),
+        dict(Counter(name for name, state in rows if state in ACTIVE)),
+    )
 
 
 def unfinished(session: Session) -> Sequence[Job]:

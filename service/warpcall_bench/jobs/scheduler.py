@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
@@ -260,13 +261,12 @@ class Scheduler:
 
         Their measured cases are kept.
         """
-        limit = self._settings.user_running_jobs
         for lane in self._engine.all_lanes:
             running = self._runs.get(lane.name)
             if running is None or not running.of_monitor or running.run in self._yielding:
                 continue
             device = own_device(self._nodes, lane)
-            if await self._database.read(queue.is_wanted, device, limit, self._left_ms()):
+            if await self._database.read(queue.is_wanted, device, self._may_run, self._left_ms()):
                 self._yielding.add(running.run)
                 running.run.stop("interrupted", "a job of a user needs the device")
 
@@ -303,9 +303,7 @@ class Scheduler:
 
     def _claim(self, session: Session, device: str, offer: Device) -> _Claimed | None:
         settings = self._settings
-        job = queue.claim(
-            session, self._identity.id, offer, settings.user_running_jobs, self._left_ms()
-        )
+        job = queue.claim(session, self._identity.id, offer, self._may_run, self._left_ms())
         if job is None:
             return None
         job.device = device
@@ -333,6 +331,11 @@ class Scheduler:
             queued_ms=0 if self._traces is None else queue.queued_ms(session, job),
             traceparent=job.traceparent or "",
         )
+
+    def _may_run(self, user: str) -> int:
+        """How many jobs of a user may run: none once they have used up the device time of the day."""
+        quotas = self._accounts.quotas
+        return quotas.count(user, queue.RUNNING) if quotas.has_device_time(user) else 0
 
     def _left_ms(self) -> int | None:
         """Milliseconds for which this server will run; None if there is no limit."""
@@ -364,6 +367,7 @@ class Scheduler:
                 trace.on_event(event)
 
         run = Run(claimed.task, tag, lane.hello, lane.device_lease, self._settings, on_event)
+        run.on_device_time = partial(self._accounts.add_device_time, claimed.user, claimed.op)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder, trace))
         self._runs[lane.name] = _Running(
             claimed.claim, run, task, time.monotonic(), claimed.of_monitor
@@ -381,7 +385,6 @@ class Scheduler:
         try:
             outcome = await self._outcome(run, claimed.task)
             self._device_s[lane.name] += outcome.device_s
-            self._accounts.add_device_time(claimed.user, claimed.op, outcome.device_s)
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             await recorder.store_profiles()

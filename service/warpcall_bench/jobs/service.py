@@ -37,6 +37,7 @@ MAX_READS = (
     32  # exports and comparisons at once; each holds one or two parts of its answer, about 1 MB
 )
 MAX_WAITING = 8  # of one user, besides the one that runs
+STREAMS = "user_max_streams"  # a quota
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
 
@@ -68,13 +69,17 @@ class JobService:
             settings, engine, self._database, modules, accounts, nodes, artefacts, traces
         )
         self._traces = traces
+        self._quotas = quotas = accounts.quotas
         self._heavy = Admission(
             "exports and comparisons", MAX_READS, MAX_WAITING, settings.queue_timeout_s
         )
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
         self._streams = Admission(
-            "streams of events", math.inf, 0, None, of_user=settings.user_max_streams
+            *("streams of events", math.inf, 0, None),
+            of_user=lambda user: quotas.limit(user, STREAMS),
+            quota=STREAMS,
         )
+        quotas.counters[STREAMS] = self._streams.count_of
 
     def start(self) -> None:
         """Begin to run jobs in the running event loop. The engine must have been started."""
@@ -105,7 +110,8 @@ class JobService:
 
         Raises:
             InvalidInput: the request cannot be measured; the error names the field.
-            Busy: the user has too many jobs that are not finished.
+            Busy: the user has too many jobs that are not finished, or has used up the device time
+                of the day.
             Forbidden: the priority is high and the caller is not an administrator, or the server
                 runs no uploaded code.
             Unavailable: the database cannot be written, or no lane can check the request.
@@ -115,6 +121,7 @@ class JobService:
         known = await self._database.read(self._repeated, caller, request, idempotency_key)
         if known is not None:
             return known
+        self._quotas.check_device_time(caller.name)
         checked = await self._checks.check(caller, request)
         found, number = await self._database.write(
             self._submit, caller, request, checked, idempotency_key, traceparent
@@ -328,7 +335,8 @@ class JobService:
         key: str | None,
         traceparent: str,
     ) -> tuple[SubmittedJob, int]:
-        limit, private = self._settings.user_max_jobs, self._settings.jobs_private
+        limit = self._quotas.count(caller.name, submissions.QUOTA)
+        private = self._settings.jobs_private
         row, created = submissions.submit(session, caller, request, checked, key, limit, private)
         if created:
             row.traceparent = traceparent or None

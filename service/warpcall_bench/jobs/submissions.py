@@ -32,6 +32,7 @@ from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 
 ID = re.compile(r"[0-9a-f]{4,12}")  # the whole id has 12 digits
+QUOTA = "user_max_jobs"
 PACE_JOBS = 20  # the latest finished jobs, whose mean pace (actual over nominal) is the estimate's
 SLOWEST_PACE, FASTEST_PACE = 20.0, 0.05
 
@@ -113,7 +114,8 @@ def submit(
     ).one()
     if waiting >= max_jobs and monitor is None:
         raise Busy(
-            f"{caller.name} has {waiting} jobs that are not finished, at most {max_jobs} are allowed",
+            f"{caller.name} has {waiting} jobs that are not finished, at most {max_jobs} are allowed "
+            f"by the quota {QUOTA}",
             retry_after_s=60,
         )
     expected = estimate(session, request, checked)

@@ -24,6 +24,7 @@ from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 
 ID = re.compile(r"[0-9a-f]{4,12}")  # the whole id has 12 digits
+QUOTA = "user_max_monitors"
 LISTED = 500  # monitors of a list
 MAX_TAGS = 16  # of a job
 
@@ -60,7 +61,8 @@ def add(
     ).one()
     if number >= most:
         raise TooLarge(
-            f"{caller.name} has {number} monitors, at most {most} are allowed; remove some"
+            f"{caller.name} has {number} monitors, at most {most} are allowed by the quota {QUOTA}; "
+            "remove some"
         )
     now = now_ms()
     monitor = Monitor(
@@ -84,6 +86,14 @@ def add(
     session.add(monitor)
     session.flush()
     return monitor
+
+
+def count_by_user(session: Session, user: str | None) -> dict[str, int]:
+    """How many monitors each user has, or only one user."""
+    query = sa.select(Monitor.user_name, sa.func.count())
+    if user is not None:
+        query = query.where(Monitor.user_name == user)
+    return {name: n for name, n in session.execute(query.group_by(Monitor.user_name))}
 
 
 def job_request(monitor: Monitor) -> JobRequest:

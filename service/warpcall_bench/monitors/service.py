@@ -26,6 +26,7 @@ from warpcall_bench.monitors.webhook_hosts import check_url
 from warpcall_bench.monitors.work import find_work
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.identity import NOBODY, Caller
+from warpcall_service.quotas import Quotas
 from warpcall_service.store.database import StoreError
 
 POLL_S = 1.0  # between two searches for monitors that are due, or whose jobs have ended
@@ -39,8 +40,9 @@ log = logging.getLogger("warpcall.monitors")
 class MonitorService:
     """All operations on monitors, and the task that submits their jobs and finds steps."""
 
-    def __init__(self, settings: BenchSettings, jobs: JobService) -> None:
+    def __init__(self, settings: BenchSettings, jobs: JobService, quotas: Quotas) -> None:
         self._settings = settings
+        self._quotas = quotas
         self._jobs = jobs
         self._stopping = asyncio.Event()
         self._trouble = ""
@@ -114,7 +116,7 @@ class MonitorService:
         def write(session: Session) -> NewMonitor:
             by_default = self._settings.jobs_private
             private = submissions.is_private(session, caller, request.job, checked, by_default)
-            most = self._settings.user_max_monitors
+            most = self._quotas.count(caller.name, database.QUOTA)
             row = database.add(session, caller, request, private=private, most=most, token=token)
             return views.added(session, caller, row)
 

@@ -74,6 +74,10 @@ class Run:
         lane: what the lane's worker found out about the device.
         lease: the lane's lease of the device.
         on_event: called with each event of the run.
+
+    Attributes:
+        on_device_time: called with the seconds for which the job had the device, each time when it
+            returns it.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Run:
         self._ready = False
         self._waiting_for_device = False
         self._device_s = self._device_wait_s = self._compile_s = 0.0
+        self.on_device_time: Callable[[float], None] = lambda seconds: None
 
     def stop(self, exit_class: ExitClass, detail: str) -> None:
         """End the run; the first reason counts."""
@@ -282,7 +287,9 @@ class Run:
 
     def _release(self) -> None:
         if self._lease.since is not None:
-            self._device_s += time.monotonic() - self._lease.since
+            seconds = time.monotonic() - self._lease.since
+            self._device_s += seconds
+            self.on_device_time(seconds)
         self._lease.release()
 
     async def _watch(self) -> None:

@@ -6,6 +6,7 @@ Every function takes a session and blocks.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,14 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
 from warpcall_bench.jobs.tables import Job
-from warpcall_bench.uploads.new_versions import NAME, NewImplementation, NewVersion, Quota
+from warpcall_bench.uploads.new_versions import (
+    NAME,
+    NBYTES,
+    VERSIONS,
+    NewImplementation,
+    NewVersion,
+    Quota,
+)
 from warpcall_bench.uploads.tables import JobUpload, StoredProblem, Uploaded, UploadedVersion
 from warpcall_bench.words import words_of
 from warpcall_service.auth.users import lock_user
@@ -344,14 +352,14 @@ def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) 
     if versions >= quota.versions:
         raise TooLarge(
             f"{caller.name} has {versions} versions of implementations and problems stored, at "
-            f"most {quota.versions} are allowed; delete some",
+            f"most {quota.versions} are allowed by the quota {VERSIONS}; delete some",
             field="source",
         )
     if nbytes + new.nbytes > quota.nbytes:
         raise TooLarge(
             f"{caller.name} has {nbytes} bytes of implementations and problems stored, with this "
-            f"source they would be {nbytes + new.nbytes}, at most {quota.nbytes} are allowed; "
-            "delete some",
+            f"source they would be {nbytes + new.nbytes}, at most {quota.nbytes} are allowed by "
+            f"the quota {NBYTES}; delete some",
             field="source",
         )
 
@@ -383,6 +391,20 @@ def _lock_user(session: Session, caller: Caller) -> None:
     user = lock_user(session, caller.name)
     if caller.name != LOCAL.name and (user is None or user.disabled_at is not None):
         raise Forbidden(f"the user {caller.name} is disabled")
+
+
+def use_by_user(session: Session, user: str | None) -> dict[str, tuple[int, int]]:
+    """The number and the bytes of what counts against each user's quotas, or only one user's:
+    implementations and problems, deleted ones, too, while jobs need them."""
+    found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for table in TABLES:
+        query = sa.select(table.user_name, sa.func.count(), sa.func.sum(table.nbytes))
+        if user is not None:
+            query = query.where(table.user_name == user)
+        for name, count, nbytes in session.execute(query.group_by(table.user_name)):
+            found[name][0] += count
+            found[name][1] += int(nbytes)
+    return {name: (versions, nbytes) for name, (versions, nbytes) in found.items()}
 
 
 def stored_by_user(session: Session) -> Sequence[tuple[str, int, int]]:

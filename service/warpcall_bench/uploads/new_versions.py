@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_bench.runs.messages import problem_version, version_of
-from warpcall_bench.settings import BenchSettings
+from warpcall_service.quotas import Quotas
 
 FUNCTION = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+VERSIONS, NBYTES = "user_max_uploads", "user_max_uploaded_bytes"  # quotas
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}"
 
 
@@ -23,9 +24,9 @@ class Quota:
     nbytes: int
 
     @classmethod
-    def of(cls, settings: BenchSettings) -> Quota:
-        """The quota that the settings give each user."""
-        return cls(settings.user_max_uploads, int(settings.user_max_uploaded_bytes))
+    def of(cls, quotas: Quotas, user: str) -> Quota:
+        """The quota of a user at present."""
+        return cls(quotas.count(user, VERSIONS), quotas.count(user, NBYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

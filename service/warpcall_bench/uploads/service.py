@@ -31,6 +31,7 @@ from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.messages import frame
+from warpcall_service.quotas import Quotas
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.text import brief
@@ -71,6 +72,7 @@ class UploadService:
         modules: OperatorModules,
         sandbox: Sandbox,
         checks: Checks,
+        quotas: Quotas,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -78,7 +80,7 @@ class UploadService:
         self._sandbox = sandbox
         self._threads = StoreThreads(store, THREADS)
         self._checks = checks
-        self._quota = Quota.of(settings)
+        self._quotas = quotas
 
     def close(self) -> None:
         """End the threads that use the database."""
@@ -99,11 +101,12 @@ class UploadService:
                 is still being checked.
         """
         self._sandbox.require()
+        quota = Quota.of(self._quotas, caller.name)
         catalog = self._engine.catalog
         new = implementations.named(request, catalog)
         check_source(new.source, int(self._settings.upload_max_bytes))
         known = await self._threads.read(
-            lambda session: implementations.known(session, caller, new, catalog, self._quota)
+            lambda session: implementations.known(session, caller, new, catalog, quota)
         )
         columns: dict[str, str] | None = None
         if not known.stored:
@@ -112,7 +115,7 @@ class UploadService:
 
         def store(session: Session) -> UploadedImplementation:
             row, created = IMPLEMENTATIONS.store(
-                session, caller, new, columns, self._quota, private=known.private
+                session, caller, new, columns, quota, private=known.private
             )
             return views.uploaded(row, created)
 
@@ -127,15 +130,16 @@ class UploadService:
         """
         self._sandbox.require()
         check_source(request.source, int(self._settings.upload_max_bytes))
+        quota = Quota.of(self._quotas, caller.name)
         new = await self._threads.read(
-            lambda session: problems.known(session, caller, request, self._quota)
+            lambda session: problems.known(session, caller, request, quota)
         )
         columns: dict[str, str] | None = None
         if new is None:
             new, columns = await problems.check(self._checks, caller, request)
 
         def store(session: Session) -> UploadedProblem:
-            row, created = PROBLEMS.store(session, caller, new, columns, self._quota)
+            row, created = PROBLEMS.store(session, caller, new, columns, quota)
             return views.uploaded_problem(row, created)
 
         return await self._threads.write(store)

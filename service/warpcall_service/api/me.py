@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import APIRouter, Response
 
 from warpcall.errors import Busy
@@ -14,25 +12,25 @@ from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.settings import Settings
 
 
-def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
+def me(engine: LocalEngine, limits: Limits) -> APIRouter:
     """The route about the user who calls."""
     router = APIRouter(prefix="/v1/me", tags=["users"])
-    allowed = UserLimits(
-        requests_in_flight=settings.user_max_requests,
-        bytes_in_flight=int(settings.user_max_bytes),
-        requests_per_s=settings.user_requests_per_s,
-    )
+    quotas = engine.quotas
 
     @router.get("", response_model=Me, responses=problem_responses([Busy]))
     async def get_me(caller: CurrentCaller) -> Response:
         """Your name, your role, your limits, and what you have in flight."""
+        most = None if caller is LOCAL else quotas.count(caller.name, "user_max_requests")
         found = Me(
             name=caller.name,
             role=caller.role,
-            limits=replace(allowed, requests_in_flight=None) if caller is LOCAL else allowed,
+            limits=UserLimits(
+                requests_in_flight=most,
+                bytes_in_flight=quotas.count(caller.name, "user_max_bytes"),
+                requests_per_s=quotas.limit(caller.name, "user_requests_per_s"),
+            ),
             in_flight=InFlight(
                 requests=limits.in_flight(caller.name), bytes=engine.nbytes_of(caller.name)
             ),

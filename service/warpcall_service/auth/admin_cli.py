@@ -1,4 +1,4 @@
-"""The administrator's commands: users, keys, sessions, usage, migrate. They use the database directly.
+"""The administrator's commands: users, keys, sessions, quotas, usage, migrate. They use the database directly.
 
 Whoever may read and write the database is an administrator. A running server sees a change within
 a second.
@@ -10,24 +10,25 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.auth import sessions, users
-from warpcall_service.extension import load_settings
+from warpcall.errors import InvalidInput
+from warpcall_service.auth import quota_cli, sessions, users
+from warpcall_service.auth.commands import (
+    Json,
+    changing,
+    opened_store,
+    print_line,
+    print_rows,
+    reading,
+)
 from warpcall_service.identity import ROLES, Role
-from warpcall_service.settings import SettingsError
-from warpcall_service.store.database import Store, StoreError
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
 LONGEST_S = 100 * UNITS_S["y"]
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's name.")]
 OneUser = Annotated[
     str | None, typer.Option("--user", metavar="USER", help="Show only this user; by default all.")
@@ -43,6 +44,7 @@ def add_commands(app: typer.Typer) -> None:
     app.add_typer(user_app, name="users")
     app.add_typer(key_app, name="keys")
     app.add_typer(session_app, name="sessions")
+    app.add_typer(quota_cli.app, name="quotas")
     app.command("usage")(show_usage)
     app.command("migrate")(migrate)
 
@@ -50,15 +52,15 @@ def add_commands(app: typer.Typer) -> None:
 @user_app.command("add")
 def add_user(name: UserName) -> None:
     """Add a user. `keys create` then makes an API key for them."""
-    with _changing() as session:
+    with changing() as session:
         users.add_user(session, name)
-    _print_line(f"added the user {name}")
+    print_line(f"added the user {name}")
 
 
 @user_app.command("list")
 def list_users(as_json: Json = False) -> None:
     """List users, and the number of their valid keys."""
-    with _reading() as session:
+    with reading() as session:
         rows = [
             {
                 "user": user.name,
@@ -68,23 +70,23 @@ def list_users(as_json: Json = False) -> None:
             }
             for user, keys in users.list_users(session)
         ]
-    _print(rows, ("user", "state", "keys", "created"), as_json)
+    print_rows(rows, ("user", "state", "keys", "created"), as_json)
 
 
 @user_app.command("disable")
 def disable_user(name: UserName) -> None:
     """Disable all keys of a user, within a second, until `users enable`; their sessions end."""
-    with _changing() as session:
+    with changing() as session:
         users.disable_user(session, name)
-    _print_line(f"disabled the user {name}")
+    print_line(f"disabled the user {name}")
 
 
 @user_app.command("enable")
 def enable_user(name: UserName) -> None:
     """Enable a disabled user, and the keys that they had."""
-    with _changing() as session:
+    with changing() as session:
         users.disable_user(session, name, disabled=False)
-    _print_line(f"enabled the user {name}")
+    print_line(f"enabled the user {name}")
 
 
 @key_app.command("create")
@@ -110,21 +112,21 @@ def create_key(
     """Create a key and print it. It cannot be shown again: the server stores only a hash."""
     if role is None:
         role = _asked_role() if _is_first_key() else "call"
-    with _changing() as session:
+    with changing() as session:
         lifetime_s = None if expires_in is None else _seconds(expires_in)
         key, text = users.create_key(session, user, role, lifetime_s)
         made = {"key": text, "id": key.id, "user": user, "role": role}
         made["expires"] = _time(key.expires_at, "never")
     if as_json:
-        _print_line(json.dumps(made))
+        print_line(json.dumps(made))
     else:
         typer.echo(f"a key with the role {role}, expires {made['expires']}:", err=True)
-        _print_line(text)
+        print_line(text)
 
 
 def _is_first_key() -> bool:
     """Whether there is no key yet."""
-    with _reading() as session:
+    with reading() as session:
         return not users.list_keys(session)
 
 
@@ -151,7 +153,7 @@ def _asked_role() -> Role:
 def list_keys(user: OneUser = None, as_json: Json = False) -> None:
     """List keys by their ids. The keys themselves are not stored."""
     now = time.time()
-    with _reading() as session:
+    with reading() as session:
         rows = [
             {
                 "key": f"wc_{key.id}",
@@ -163,7 +165,7 @@ def list_keys(user: OneUser = None, as_json: Json = False) -> None:
             }
             for key, owner in users.list_keys(session, user)
         ]
-    _print(rows, ("key", "user", "role", "state", "created", "expires"), as_json)
+    print_rows(rows, ("key", "user", "role", "state", "created", "expires"), as_json)
 
 
 @key_app.command("revoke")
@@ -171,16 +173,16 @@ def revoke_key(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, such as wc_1a2b3c4d.")],
 ) -> None:
     """Revoke a key and end its sessions, within a second and for ever."""
-    with _changing() as session:
+    with changing() as session:
         revoked = users.revoke_key(session, key)
         message = f"revoked wc_{revoked.id} of {revoked.user_name}"
-    _print_line(message)
+    print_line(message)
 
 
 @session_app.command("list")
 def list_sessions(user: OneUser = None, as_json: Json = False) -> None:
     """List the sessions of browsers, and the keys that they were opened with."""
-    with _reading() as session:
+    with reading() as session:
         rows = [
             {
                 "session": row.id,
@@ -192,7 +194,7 @@ def list_sessions(user: OneUser = None, as_json: Json = False) -> None:
             }
             for row in sessions.listed(session, user)
         ]
-    _print(rows, ("session", "user", "key", "created", "used", "expires"), as_json)
+    print_rows(rows, ("session", "user", "key", "created", "used", "expires"), as_json)
 
 
 @session_app.command("revoke")
@@ -208,13 +210,13 @@ def revoke_session(
     """End a session, or all sessions of a user, within a second."""
     if (session_id is None) == (user is None):
         raise typer.BadParameter("give either a session or --user")
-    with _changing() as session:
+    with changing() as session:
         if user is not None:
             users.find_user(session, user)
             message = f"ended {sessions.end_all(session, user)} sessions of {user}"
         else:
             message = f"ended a session of {sessions.end(session, session_id or '')}"
-    _print_line(message)
+    print_line(message)
 
 
 def show_usage(
@@ -229,7 +231,7 @@ def show_usage(
 ) -> None:
     """Show usage by day, user and op. The last five seconds may not be included yet."""
     first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * UNITS_S["d"]))
-    with _reading() as session:
+    with reading() as session:
         rows = [
             {
                 "day": row.day,
@@ -244,47 +246,15 @@ def show_usage(
             for row in users.usage(session, first, user)
         ]
     columns = ("day", "user", "op", "requests", "failures", "bytes_in", "bytes_out", "kernel_ms")
-    _print(rows, columns, as_json)
+    print_rows(rows, columns, as_json)
 
 
 def migrate() -> None:
     """Create the database, or update its schema. The server also does this when it starts."""
-    with _store() as store:
+    with opened_store() as store:
         changed = store.migrate()
         done = "brought up to" if changed else "is already at"
-        _print_line(f"{store.label} {done} schema {store.revision()}")
-
-
-@contextmanager
-def _store() -> Iterator[Store]:
-    """The database of this environment. An error becomes one line on stderr and an exit status."""
-    try:
-        settings = load_settings()
-        url = settings.database_url
-        store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
-        try:
-            yield store
-        finally:
-            store.close()
-    except (SettingsError, StoreError, InvalidInput, NotFound) as error:
-        typer.echo(f"warpcall-server: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from None
-
-
-@contextmanager
-def _changing() -> Iterator[Session]:
-    with _store() as store:
-        store.migrate()
-        with store.write() as session:
-            yield session
-
-
-@contextmanager
-def _reading() -> Iterator[Session]:
-    with _store() as store:
-        store.migrate()
-        with store.read() as session:
-            yield session
+        print_line(f"{store.label} {done} schema {store.revision()}")
 
 
 def _seconds(text: str) -> int:
@@ -310,19 +280,3 @@ def _time(seconds: int | None, otherwise: str = "") -> str:
     if seconds is None:
         return otherwise
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def _print(rows: list[dict[str, Any]], columns: Iterable[str], as_json: bool) -> None:
-    if as_json:
-        _print_line(json.dumps(rows))
-        return
-    table: list[Mapping[str, Any]] = [{name: name for name in columns}, *rows]
-    widths = {name: max(len(str(row[name])) for row in table) for name in columns}
-    for row in table:
-        _print_line(
-            "  ".join(str(row[name]).ljust(width) for name, width in widths.items()).rstrip()
-        )
-
-
-def _print_line(text: str) -> None:
-    sys.stdout.write(text + "\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from warpcall.errors import Busy
 from warpcall_service.admission import TokenBucket
 from warpcall_service.identity import LOCAL
-from warpcall_service.settings import Settings
+from warpcall_service.quotas import Quotas
 
+REQUESTS, PER_S = "user_max_requests", "user_requests_per_s"  # quotas
 BURST_S = 1.0  # the rate's requests of this time may come at once
 
 
@@ -16,15 +17,23 @@ class Account:
     Attributes:
         in_flight: requests that were accepted and are not answered yet.
         bucket: has a token for each request that may be accepted now.
+        per_s: the requests a second that it was made for.
         mean_s: moving average of the seconds that a request takes.
     """
 
-    __slots__ = ("bucket", "in_flight", "mean_s")
+    __slots__ = ("bucket", "in_flight", "mean_s", "per_s")
 
-    def __init__(self, bucket: TokenBucket) -> None:
+    bucket: TokenBucket
+
+    def __init__(self) -> None:
         self.in_flight = 0
-        self.bucket = bucket
+        self.per_s = 0.0
         self.mean_s = 0.0
+
+    def limit(self, per_s: float, now: float) -> None:
+        """Allow so many requests a second from now on."""
+        self.per_s = per_s
+        self.bucket = TokenBucket(max(1.0, per_s * BURST_S), 1 / per_s, now)
 
     def release(self, seconds: float) -> None:
         """Count a request as answered; it took `seconds`."""
@@ -44,10 +53,8 @@ class Limits:
     since one slow client would otherwise use up the limit of all other callers.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._max_requests = settings.user_max_requests
-        self._per_s = settings.user_requests_per_s
-        self._burst = max(1.0, self._per_s * BURST_S)
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
         self._accounts: dict[str, Account] = {}
 
     def in_flight(self, user: str) -> int:
@@ -64,17 +71,21 @@ class Limits:
         """
         account = self._accounts.get(user)
         if account is None:
-            bucket = TokenBucket(self._burst, 1 / self._per_s, now)
-            account = self._accounts[user] = Account(bucket)
-        if account.in_flight >= self._max_requests and user != LOCAL.name:
+            account = self._accounts[user] = Account()
+        limits = self._quotas.limits(user)
+        most, per_s = limits[REQUESTS], limits[PER_S]
+        if account.in_flight >= most and user != LOCAL.name:
             raise Busy(
-                f"{user} has {account.in_flight} requests in flight, at most "
-                f"{self._max_requests} are allowed",
+                f"{user} has {account.in_flight} requests in flight, at most {most} are allowed by "
+                f"the quota {REQUESTS}",
                 retry_after_s=account.mean_s / account.in_flight,
             )
+        if account.per_s != per_s:  # it is new, or the quota was changed
+            account.limit(per_s, now)
         if wait_s := account.bucket.take(now):
             raise Busy(
-                f"{user} has used up {self._per_s:g} requests a second", retry_after_s=wait_s
+                f"{user} has used up {per_s:g} requests a second, which the quota {PER_S} allows",
+                retry_after_s=wait_s,
             )
         account.in_flight += 1
         return account

@@ -1,4 +1,4 @@
-"""Reads keys and sessions from the database and saves usage to it, so that no request waits.
+"""Reads keys, sessions and quotas from the database and saves usage to it, so that no request waits.
 
 While the database fails, the server goes on with the keys that it read last, and keeps the usage
 until it can be saved. A save is repeated, and counts twice, if the database did it and its answer
@@ -32,6 +32,7 @@ from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.usage import UsageBatch, UsageCounter
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.quotas import DEVICE_S, Quotas
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import VERBS, StoreThreads
 
@@ -50,6 +51,7 @@ class AccountSync:
 
     Args:
         keys: the keys in the database at the start.
+        quotas: is renewed with the quotas that the database has.
         keys_max_age_s: seconds after the last read of the keys from which all are refused; 0 means
             that keys are accepted however old the last read is.
         open_folders, link_folders, public_folders: for the `Authenticator`.
@@ -59,6 +61,7 @@ class AccountSync:
         self,
         store: Store,
         keys: Snapshot,
+        quotas: Quotas,
         keys_max_age_s: float = 0.0,
         open_folders: tuple[str, ...] = (),
         link_folders: tuple[str, ...] = (),
@@ -66,12 +69,15 @@ class AccountSync:
     ) -> None:
         self.authenticator = Authenticator(keys, open_folders, link_folders, public_folders)
         self.usage_counter = UsageCounter()
+        self.quotas = quotas
+        quotas.counters[DEVICE_S] = self.usage_counter.device_s
+        self._roles_until = 0.0  # when the next key expires, or 0 before the quotas are applied
         self._unsaved: UsageBatch = {}  # counts that the database has refused
         self._store = store
         # Reading and writing have a thread each, so that a save that hangs does not delay a read.
         self._reading, self._writing = StoreThreads(store, 1), StoreThreads(store, 1)
         self._changing = StoreThreads(store, 1)
-        self._keys = keys
+        self._apply(keys)
         self._keys_max_age_s = keys_max_age_s
         self._read_at = time.monotonic()  # the keys are those of this time or later
         self._trouble = {"read": "", "write": ""}
@@ -107,7 +113,7 @@ class AccountSync:
         return self._keys
 
     async def change(self, function: Callable[[Session], T]) -> T:
-        """Change users, keys or sessions in one transaction, and let this server use it at once.
+        """Change users, keys, sessions or quotas in one transaction, and let this server use it at once.
 
         Other servers on the same database use it within a second.
 
@@ -118,6 +124,10 @@ class AccountSync:
         result = await self._changing.write(function)
         await self._refresh()
         return result
+
+    async def read(self, function: Callable[[Session], T]) -> T:
+        """Run a function that only reads. It raises StoreError if the database cannot be read."""
+        return await self._changing.read(function)
 
     def count_wrong_link(self, exchange: Exchange) -> None:
         """As `Authenticator.count_wrong_link`."""
@@ -167,6 +177,8 @@ class AccountSync:
         """Let keys expire and age even while `_read` waits for a database that hangs."""
         while True:
             await asyncio.sleep(READ_S)
+            if time.time() >= self._roles_until:
+                self._apply(self._keys)
             self.authenticator.update(self._keys, unusable=self._too_old())
 
     async def _read(self) -> None:
@@ -184,12 +196,21 @@ class AccountSync:
     async def _refresh(self) -> None:
         """Read keys and sessions, and use them. Several reads end in the order of their calls."""
         began = time.monotonic()
-        self._keys = await self._reading.call(self._keys_now, READ_DEADLINE_S)
+        keys = await self._reading.call(self._keys_now, READ_DEADLINE_S)
+        if keys is not self._keys:
+            self._apply(keys)
         self._read_at = began
         self.authenticator.update(self._keys)
 
+    def _apply(self, keys: Snapshot) -> None:
+        """Use these keys, and the quotas that follow from them and their roles."""
+        self._keys = keys
+        roles, self._roles_until = keys.roles(time.time())
+        self.quotas.update(keys.quotas, roles)
+
     async def _save(self) -> None:
-        while not self._stopping.is_set():
+        await self._read_device_time()
+        while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), SAVE_S)
             await self._save_uses()
@@ -207,6 +228,21 @@ class AccountSync:
                 else:
                     self._note("write", "")
                 self._unsaved = {}
+            if self._stopping.is_set():
+                return
+            if not self._unsaved:
+                await self._read_device_time()
+
+    async def _read_device_time(self) -> None:
+        """Learn what device time users have used today on all servers.
+
+        All that this server took for saving must be saved. If it cannot be saved or read, what is
+        counted here is added to what was read last.
+        """
+        day = self.usage_counter.day
+        with contextlib.suppress(StoreError):
+            saved = await self._writing.read(lambda session: usage.device_us_of(session, day))
+            self.usage_counter.update_device_time(day, saved)
 
     async def _save_uses(self) -> None:
         """Store when sessions were used. If that fails, they look unused for some minutes more."""

@@ -1,11 +1,11 @@
-"""The tables of users, their keys and sessions, and what they have used."""
+"""The tables of users, their keys, sessions and quotas, and what they have used."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
+from sqlalchemy import BigInteger, Double, ForeignKey, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpcall_service.identity import Role
+from warpcall_service.identity import Kind, Role
 from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
 
 
@@ -55,7 +55,8 @@ class BrowserSession(Base):
 
 
 class Change(Base):
-    """One row with a counter of changes to users, keys and sessions. Servers poll only this row."""
+    """One row with a counter of changes to users, keys, sessions and quotas. Servers poll only this
+    row."""
 
     __tablename__ = "changes"
 
@@ -76,3 +77,21 @@ class Usage(Base):
     bytes_in: Mapped[int] = mapped_column(BigInteger)
     bytes_out: Mapped[int] = mapped_column(BigInteger)
     kernel_us: Mapped[int] = mapped_column(BigInteger)
+
+
+class StoredLimit(Base):
+    """A limit that an administrator gave to a user or a role. See `quotas.py`.
+
+    Attributes:
+        kind: "user" or "role".
+        subject: name of the user, or the role.
+        name: of the quota, which is that of a setting. A server ignores those that it does not know.
+    """
+
+    __tablename__ = "quotas"
+
+    kind: Mapped[Kind] = mapped_column(String(8), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    value: Mapped[float] = mapped_column(Double)
+    changed_at: Mapped[int] = mapped_column(BigInteger)

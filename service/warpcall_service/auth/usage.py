@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -44,6 +44,9 @@ class UsageCounter:
         self._day = today()
         self._batch: defaultdict[tuple[str, str, str], Amount] = defaultdict(Amount)
         self._taken: defaultdict[str, Amount] = defaultdict(Amount)  # of each user
+        # Device time of the day by user: what the database has, of all servers, and what was counted
+        # here since it was read.
+        self._device_us: defaultdict[str, float] = defaultdict(float)
 
     def record(self, exchange: Answered) -> None:
         """Count a request that was answered, if its caller is known."""
@@ -58,15 +61,40 @@ class UsageCounter:
         amount.bytes_in += exchange.received
         amount.bytes_out += exchange.sent
         amount.kernel_us += kernel_us
+        self._device_us[user] += kernel_us
 
     def add_device_time(self, user: str, op: str, seconds: float) -> None:
-        """Count the seconds for which a job of the user had a device."""
+        """Count seconds for which a job of the user had a device, or a call without an answer ran."""
         self._batch[self._day, user, op].kernel_us += seconds * 1e6
+        self._device_us[user] += seconds * 1e6
+
+    def device_s(self, user: str) -> float:
+        """Seconds of device time that the user has used today (UTC), as far as this server knows."""
+        return self._device_us.get(user, 0.0) / 1e6
+
+    def update_device_time(self, day: str, saved_us: Mapping[str, float]) -> None:
+        """Take over what the database has.
+
+        Args:
+            saved_us: microseconds of device time on `day` by user, with all that `take` returned.
+        """
+        if day != self._day:
+            return
+        self._device_us = defaultdict(float, saved_us)
+        for (_day, user, _op), amount in self._batch.items():
+            self._device_us[user] += amount.kernel_us
+
+    @property
+    def day(self) -> str:
+        """The day for which device time is counted: today, or yesterday until the next `take`."""
+        return self._day
 
     def take(self) -> UsageBatch:
         """Take the counts that are not saved yet, in order to save them."""
         taken, self._batch = self._batch, defaultdict(Amount)
-        self._day = today()
+        if (day := today()) != self._day:
+            self._day = day
+            self._device_us.clear()
         for (_day, user, _op), amount in taken.items():
             self._taken[user].add(amount)
         return taken
@@ -131,6 +159,13 @@ def delete_before(session: Session, day: str) -> None:
     """Delete the usage of days before `day` (YYYY-MM-DD)."""
     delete = sa.delete(Usage).where(Usage.day < day)
     session.execute(delete.execution_options(synchronize_session=False))
+
+
+def device_us_of(session: Session, day: str) -> dict[str, float]:
+    """Microseconds of device time of each user on a day (YYYY-MM-DD)."""
+    total = sa.select(Usage.user_name, sa.func.sum(Usage.kernel_us)).where(Usage.day == day)
+    rows = session.execute(total.group_by(Usage.user_name))
+    return {user: float(kernel_us) for user, kernel_us in rows}
 
 
 def by_day_and_user(session: Session, since: str) -> Iterable[tuple[str, str, Amount]]:

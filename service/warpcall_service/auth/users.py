@@ -1,10 +1,12 @@
-"""Users and keys in the database, and the copy of keys and sessions that a server works with."""
+"""Users and keys in the database, and the copy of keys, sessions and quotas that a server works with."""
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +17,16 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import api_keys
 from warpcall_service.auth.api_keys import KeyRecord
 from warpcall_service.auth.session_tokens import SessionRecord
-from warpcall_service.auth.tables import ApiKey, BrowserSession, Change, Usage, User
-from warpcall_service.identity import LOCAL, ROLES, Caller, Role
+from warpcall_service.auth.tables import (
+    ApiKey,
+    BrowserSession,
+    Change,
+    StoredLimit,
+    Usage,
+    User,
+)
+from warpcall_service.identity import LOCAL, ROLES, Caller, Kind, Role
+from warpcall_service.quotas import Stored
 from warpcall_service.store.schema import NAME_LENGTH
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
@@ -25,15 +35,30 @@ RESERVED = (LOCAL.name, "all")  # "all" stands for all users where a user can be
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All keys at change `number`, by their public part, and all sessions by their ids."""
+    """All keys at change `number`, by their public part, all sessions by their ids, and all quotas."""
 
     number: int = -1
     keys: dict[bytes, KeyRecord] = field(default_factory=dict)
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
+    quotas: Stored = field(default_factory=dict)
+
+    def roles(self, now: float) -> tuple[dict[str, Role], float]:
+        """The role with the most rights of each user who has a valid key at `now`, and the time at
+        which the next key expires."""
+        found: dict[str, Role] = {}
+        until = math.inf
+        for record in self.keys.values():
+            if record.refusal(now):
+                continue
+            until = min(until, record.expires_at or math.inf)
+            caller = record.caller
+            if caller.name not in found or caller.may(found[caller.name]):
+                found[caller.name] = caller.role
+        return found, until
 
 
 def snapshot(session: Session, known: Snapshot) -> Snapshot:
-    """The current keys and sessions; `known` itself if nothing has changed since it was read."""
+    """The current keys, sessions and quotas; `known` itself if nothing has changed since it was read."""
     number = session.scalars(sa.select(Change.number)).one()
     if number == known.number:
         return known
@@ -51,7 +76,7 @@ def snapshot(session: Session, known: Snapshot) -> Snapshot:
         row.id: SessionRecord(row.id, row.key_id, row.digest, row.expires_at, row.used_at)
         for row in session.scalars(sa.select(BrowserSession))
     }
-    return Snapshot(number, found, opened)
+    return Snapshot(number, found, opened, stored_quotas(session))
 
 
 def add_user(session: Session, name: str) -> User:
@@ -189,12 +214,20 @@ def find_user(session: Session, name: str) -> User:
 
 
 def count_change(session: Session) -> None:
-    """Have every server on this database read keys and sessions again.
+    """Have every server on this database read keys, sessions and quotas again.
 
     This locks the row of the counter until the transaction ends. A transaction that ends sessions
     does it first: otherwise a log-in at the same time could add one that is not ended.
     """
     session.execute(sa.update(Change).values(number=Change.number + 1))
+
+
+def stored_quotas(session: Session) -> Stored:
+    """All quotas of users and roles, also those that this server does not know."""
+    found: defaultdict[tuple[Kind, str], dict[str, float]] = defaultdict(dict)
+    for row in session.scalars(sa.select(StoredLimit)):
+        found[row.kind, row.subject][row.name] = row.value
+    return dict(found)
 
 
 def _now() -> int:

@@ -61,11 +61,13 @@ class CallRunner:
         """Respond to a call of the op `name`.
 
         Raises:
+            Busy: the user has used up the device time of the day.
             Problem: the call is invalid, or it failed.
             ClientGone: the client has left.
         """
         op = self.op(name)
         exchange.op = op["name"]
+        self.check_device_time(exchange)
         format_ = self.response_format(exchange)
         self.read_timeout(exchange, watchdog)
         upload = await self.uploads.read_call(exchange, watchdog, op, format_.check)
@@ -78,6 +80,10 @@ class CallRunner:
             return headers, response
 
         await self.run(exchange, watchdog, upload, write)
+
+    def check_device_time(self, exchange: Exchange) -> None:
+        """Raise Busy if the caller has used up the device time of the day."""
+        self._engine.quotas.check_device_time(exchange.caller.name)
 
     def op(self, name: str) -> Mapping[str, Any]:
         op = self._ops.get(wire.op_name(name))

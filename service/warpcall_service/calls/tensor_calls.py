@@ -115,6 +115,7 @@ class TensorCalls:
     async def _run(
         self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any], check: Check
     ) -> None:
+        self._calls.check_device_time(exchange)
         format_ = self._calls.response_format(exchange)
         self._calls.read_timeout(exchange, watchdog)
         given = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)

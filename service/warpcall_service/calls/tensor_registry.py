@@ -25,6 +25,7 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
+BYTES, COUNT = "tensor_user_bytes", "tensor_user_count"  # quotas
 MAX_REMEMBERED = 4096  # reasons for which tensors were removed; the oldest is forgotten first
 
 
@@ -148,21 +149,21 @@ class TensorRegistry:
         for id_, _ in wanted:
             self.nodes.check_new(id_)
         nbytes = sum(info.nbytes for _, info in wanted)
-        settings = self._settings
-        for who, has, more, limit, unit in (
-            (user, self._user_nbytes[user], nbytes, settings.tensor_user_bytes, "bytes"),
-            (user, self._user_count[user], len(wanted), settings.tensor_user_count, "tensors"),
-            (lane, self._device_nbytes[lane], nbytes, self.limit_on(lane), "bytes"),
+        most_bytes, most = (self._engine.quotas.count(user, name) for name in (BYTES, COUNT))
+        for who, has, more, limit, unit, rule in (
+            (user, self._user_nbytes[user], nbytes, most_bytes, "bytes", f"the quota {BYTES}"),
+            (user, self._user_count[user], len(wanted), most, "tensors", f"the quota {COUNT}"),
+            (lane, self._device_nbytes[lane], nbytes, self.limit_on(lane), "bytes", "its limit"),
         ):
             if more > limit:
                 raise TooLarge(
-                    f"{who} may store at most {int(limit)} {unit}, asked for {more}",
+                    f"{who} may store at most {limit} {unit} by {rule}, asked for {more}",
                     field="tensors",
                 )
             if more and has + more > limit:
                 raise Busy(
-                    f"{who} stores {has} {unit}, with {more} more it would be above {int(limit)}; "
-                    "delete some tensors, or wait until they expire",
+                    f"{who} stores {has} {unit}, with {more} more it would be above {limit}, "
+                    f"which {rule} allows; delete some tensors, or wait until they expire",
                     field="tensors",
                     retry_after_s=self._next_expiry_s(who),
                 )
@@ -218,6 +219,19 @@ class TensorRegistry:
         for stored in found:
             self._remove(stored, "it was deleted")
         return len(found)
+
+    def limits_of(self, user: str) -> dict[str, int]:
+        """Limits on the "bytes" and the "count" of the user's stored tensors."""
+        quotas = self._engine.quotas
+        return {"bytes": quotas.count(user, BYTES), "count": quotas.count(user, COUNT)}
+
+    def nbytes_of(self, user: str) -> int:
+        """Bytes of the user's stored tensors, reserved ones included."""
+        return self._user_nbytes[user]
+
+    def count_of(self, user: str) -> int:
+        """How many tensors the user has stored, reserved ones included."""
+        return self._user_count[user]
 
     def nbytes_by_user(self) -> dict[str, int]:
         """Bytes of stored tensors, by user."""

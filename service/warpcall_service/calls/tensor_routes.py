@@ -20,7 +20,6 @@ from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import Model, problem_responses
 from warpcall_service.http.watchdog import ClientWatchdog
-from warpcall_service.settings import Settings
 
 
 class TensorModel(Model):
@@ -86,12 +85,9 @@ def calls(
     return router
 
 
-def tensors(
-    settings: Settings, registry: TensorRegistry, tensor_calls: TensorCalls, direct: DirectRoutes
-) -> APIRouter:
+def tensors(registry: TensorRegistry, tensor_calls: TensorCalls, direct: DirectRoutes) -> APIRouter:
     """The caller's stored tensors; nobody sees those of another user."""
     router = APIRouter(prefix=wire.TENSORS_PATH, tags=["tensors"])
-    limits = {"bytes": int(settings.tensor_user_bytes), "count": settings.tensor_user_count}
 
     direct.add(router, "PUT", "", tensor_calls.put_tensors, **put_parts(one=False))
     direct.add(router, "PUT", "/{id:path}", tensor_calls.put_tensors, **put_parts(one=True))
@@ -102,6 +98,7 @@ def tensors(
         """List your stored tensors, oldest first."""
         found = [tensor.to_json() for tensor in registry.all_of(caller.name)]
         nbytes = sum(tensor["nbytes"] for tensor in found)
+        limits = registry.limits_of(caller.name)
         return JSONResponse({"tensors": found, "nbytes": nbytes, "limits": limits})
 
     @router.delete("", response_model=Deleted)

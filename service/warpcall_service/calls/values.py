@@ -43,6 +43,7 @@ class ValueCalls:
         Raises:
             Problem: the call is invalid, its outputs are too large, or it failed.
         """
+        self._engine.quotas.check_device_time(exchange.caller.name)
         infos, begin = [], 0
         for info, data in inputs:
             end = begin + len(data)

@@ -18,8 +18,10 @@ from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
 from warpcall_service.lanes.worker_handle import WorkerLost
 from warpcall_service.processes.spawn import ChildProcess, StartProcess
+from warpcall_service.quotas import Quotas
 from warpcall_service.settings import Settings
 
+BYTES = "user_max_bytes"  # a quota
 MAX_PLANS = 1024  # in the cache: at most some 10 MB with their keys and messages
 MAX_CACHED_REQUEST_BYTES = 4 << 10  # plans of longer requests are not cached
 
@@ -37,15 +39,20 @@ class LocalEngine:
     Attributes:
         catalog: every op's declaration from `Op.describe`, with dtypes as wire codes; set by
         `start`.
+        quotas: the limits of each user, which `auth/sync.py` renews.
         on_lost: called with the name of each lane that loses its worker process, and with it the
             tensors that were stored there.
+        on_unanswered: called with the user, the op and the kernel's seconds of each call that a
+            worker ran and that failed, or whose outputs nobody waits for any more.
     """
 
     def __init__(self, settings: Settings, start: StartProcess = ChildProcess) -> None:
         self.settings = settings
+        self.quotas = Quotas(settings)
         self._start_process = start
         self.catalog: list[dict[str, Any]] = []
         self.on_lost: Callable[[str], None] = lambda lane: None
+        self.on_unanswered: Callable[[str, str, float], None] = lambda user, op, seconds: None
         self._lanes: list[Lane] = []
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._plan_requests = 0  # that wait for a reply
@@ -187,23 +194,26 @@ class LocalEngine:
         if beside is not None:
             return await beside.arena.acquire(nbytes, timeout_s, user, urgent=True)
         lane = self._lane_named(lane_name) if lane_name else self._least_loaded()
-        has, limit = self.nbytes_of(user), self.settings.user_max_bytes
+        has, limit = self.nbytes_of(user), self.quotas.limit(user, BYTES)
         if has and has + nbytes > limit:
             raise Busy(
                 f"{user} has {has} bytes in flight and asks for {nbytes}, at most {limit} are "
-                "allowed together",
+                f"allowed together by the quota {BYTES}",
                 retry_after_s=max(
-                    other.arena.refill_s(user, has + nbytes - limit) for other in self._lanes
+                    other.arena.refill_s(user, has + nbytes - int(limit)) for other in self._lanes
                 ),
             )
         lane.check_open()
         return await lane.arena.acquire(nbytes, timeout_s, user)
 
     def acquire_at_once(self, nbytes: int, user: str) -> Slot | None:
-        """Allocate memory for a call, as `acquire`; None if that must wait, or is refused."""
+        """Allocate memory for a call of an op, as `acquire`; None if that must wait, or is refused,
+        or if the user has used up the device time of the day."""
         lane = self._lanes[0] if len(self._lanes) == 1 else self._least_loaded()
         has = self.nbytes_of(user)
-        if lane.state != "ready" or (has and has + nbytes > self.settings.user_max_bytes):
+        if lane.state != "ready" or (has and has + nbytes > self.quotas.limit(user, BYTES)):
+            return None
+        if not self.quotas.has_device_time(user):
             return None
         return lane.arena.acquire_at_once(nbytes, user)
 
@@ -290,6 +300,7 @@ class LocalEngine:
     def _add_lane(self, device: str) -> None:
         try:
             lane = Lane(device, self.settings, self._on_change, self._start_process)
+            lane.on_unanswered = lambda *what: self.on_unanswered(*what)
             self._lanes.append(lane)
         except OSError as error:
             raise EngineError(

@@ -44,6 +44,7 @@ class Lane:
         hello: the first message of the last worker process that became ready.
         device_lease: gives a job the device between calls.
         activity: what the lane did during the last hour.
+        on_unanswered: as `LocalEngine.on_unanswered`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Lane:
         self.arena = Arena(nbytes, share_of, reserve, settings.max_queue)
         self._settings = settings
         self._on_change = on_change
+        self.on_unanswered: Callable[[str, str, float], None] = lambda user, op, seconds: None
         self._start_process = start
         self._loop = asyncio.get_running_loop()
         self._worker: WorkerHandle | None = None
@@ -375,6 +377,8 @@ class Lane:
         self._lone_calls.answered(has_copied=h2d_ms > 0)
         call.release()
         device_s = (h2d_ms + kernel_ms + d2h_ms) * 1e-3
+        if problem or call.done.done():
+            self.on_unanswered(call.source.user, call.plan.op, kernel_ms * 1e-3)
         if problem:
             members = json.loads(problem)
             call.fail(Problem.from_json(members["status"], members))

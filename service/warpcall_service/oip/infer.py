@@ -64,6 +64,7 @@ class Inference:
     async def _run(
         self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any]
     ) -> None:
+        self._calls.check_device_time(exchange)
         self._calls.read_timeout(exchange, watchdog)
         body = open_body(exchange, watchdog, self._settings.max_body_bytes)
         call = await self._reader.read_call(exchange, body, op)

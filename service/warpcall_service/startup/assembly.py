@@ -64,7 +64,10 @@ async def application(
         extension: None for a server that only serves calls.
         supervised: whether a supervisor started this server.
     """
-    account_sync = AccountSync(store, keys, settings.keys_max_age_s, *_folders(extension))
+    account_sync = AccountSync(
+        store, keys, engine.quotas, settings.keys_max_age_s, *_folders(extension)
+    )
+    engine.on_unanswered = account_sync.add_device_time
     membership = Membership(engine, store, identity, url, stopping, supervised=supervised)
     calls = ValueCalls(settings, engine)
     parts = Parts()

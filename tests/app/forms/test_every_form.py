@@ -38,6 +38,8 @@ FORMS: dict[str, Role | None] = {
     "/admin/keys": "admin",
     "/admin/keys/{id}/revoke": "admin",
     "/admin/sessions/{id}/end": "admin",
+    "/admin/quotas": "admin",
+    "/admin/quotas/{kind}/{name}/{quota}/remove": "admin",
 }
 # The last ones end the session with which the others are sent.
 ORDER = sorted(FORMS, key=lambda path: ("/log" in path, path))

@@ -67,6 +67,29 @@ def test_whoami_names_the_variable_that_has_the_key(
     assert "key: from WARPCALL_API_KEY\n" in result.out
 
 
+def test_quotas_shows_limits_with_their_units_and_what_is_used(warpcall: Command) -> None:
+    rows = [
+        ("user_max_jobs", 20, "role", 3),
+        ("tensor_user_bytes", 3 << 29, "user", 4096),
+        ("user_requests_per_s", 0.5, "setting", None),
+        ("user_device_s_per_day", 0.0, "setting", 1.25),
+    ]
+    quotas = [dict(zip(("name", "limit", "source", "used"), row, strict=True)) for row in rows]
+    said = {"user": "ann", "quotas": quotas}
+    with ScriptedServer(lambda visit: say(visit, 200, said)) as server:
+        result = warpcall("quotas", "--url", server.url)
+        as_json = warpcall("quotas", "--url", server.url, "--json")
+
+    assert [line.split() for line in result.out.splitlines()] == [
+        ["quota", "used", "at", "most", "from"],
+        ["user_max_jobs", "3", "20", "role"],
+        ["tensor_user_bytes", "4", "KiB", "1.5", "GiB", "user"],
+        ["user_requests_per_s", "0.5", "setting"],
+        ["user_device_s_per_day", "1.25", "s", "none", "setting"],
+    ]
+    assert json.loads(as_json.out) == said
+
+
 def test_without_a_key_the_error_says_how_to_get_in(warpcall: Command) -> None:
     with ScriptedServer(answer) as server:
         result = warpcall("whoami", "--url", server.url)

@@ -19,6 +19,7 @@ from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
+from warpcall_service.quotas import Quotas
 from warpcall_service.store.database import Store
 
 TEXT = NewArtefact(name="notes.txt", kind="note", media_type="text/plain; charset=utf-8")
@@ -62,4 +63,4 @@ def keeping(database: Database, store: Store, **settings: Any) -> Here:
     identity = ServerIdentity.of(chosen)
     membership = Membership(LocalEngine(chosen), store, identity, "http://x", lambda: False)
     identity.release()  # for a real server, which follows
-    return Here(Artefacts(chosen, store, membership), store, folder)
+    return Here(Artefacts(chosen, store, membership, Quotas(chosen)), store, folder)

@@ -106,7 +106,8 @@ def test_the_quota_counts_all_jobs_of_a_user_and_no_expired_files(here: Here) ->
     afterwards = here.add(second, bytes(100))
 
     assert refused == (
-        "alice may have 2 KiB of artefacts, with this one it would be 2.051 KiB; delete some"
+        "alice may have 2 KiB of artefacts by the quota user_max_artefact_bytes, with this one it "
+        "would be 2.051 KiB; delete some"
     )
     assert len(files_after_refusal) == 1
     assert [other_user, afterwards] == ["", ""]

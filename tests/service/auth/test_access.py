@@ -37,6 +37,12 @@ NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
     "GET /v1/usage": "admin",
     "GET /v1/health": "admin",
+    "GET /v1/admin/quotas": "admin",
+    "GET /v1/admin/quotas/user/{name}": "admin",
+    **dict.fromkeys(
+        (f"{method} /v1/admin/quotas/{{kind}}/{{name}}/{{quota}}" for method in ("PUT", "DELETE")),
+        "admin",
+    ),
     "POST /v1/jobs": "bench",
     **dict.fromkeys(("POST /v1/jobs/preview", "POST /v1/compile-reports"), "bench"),
     "PATCH /v1/jobs/{id}": "bench",
@@ -50,7 +56,13 @@ NEEDS: dict[str, Role] = {
     "DELETE /v1/problems/{user}/{name}": "upload",
 }
 CALL = {
-    *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me", "GET /v1/nodes"),  # and each op
+    *(
+        "GET /v1/kernels",
+        "GET /v1/kernels/{name}",
+        "GET /v1/me",
+        "GET /v1/me/quotas",
+        "GET /v1/nodes",
+    ),  # and each op
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results", "GET /v1/jobs/{id}/progress"),
     "GET /v1/jobs/{id}/printed",

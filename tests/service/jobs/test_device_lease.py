@@ -303,6 +303,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         identity = ServerIdentity(tmp_path)
         tag = f"{identity.acquire()}/cpu/a job of before"
         membership = Membership(engine, store, identity, "http://x", lambda: False)
+        quotas = engine.quotas
         job_service = JobService(
             settings,
             engine,
@@ -310,9 +311,9 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             OperatorModules(settings),
             Sandbox(settings),
             Checks(settings),
-            AccountSync(store, Snapshot()),
+            AccountSync(store, Snapshot(), quotas),
             membership,
-            Artefacts(settings, store, membership),
+            Artefacts(settings, store, membership, quotas),
         )
         await engine.start()
         try:

@@ -30,6 +30,7 @@ from warpcall_service.auth.users import Snapshot
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
+from warpcall_service.quotas import Quotas
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow
@@ -203,14 +204,15 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
         modules = OperatorModules(settings)
         identity = ServerIdentity(tmp_path)
         membership = Membership(engine, store, identity, "http://x", lambda: False)
+        quotas = Quotas(settings)
         scheduler = Scheduler(
             settings,
             engine,
             database,
             modules,
-            AccountSync(store, Snapshot()),
+            AccountSync(store, Snapshot(), quotas),
             membership,
-            Artefacts(settings, store, membership),
+            Artefacts(settings, store, membership, quotas),
         )
         scheduler.start()
         while (await database.read(state_of, job))[0] != "preparing":

@@ -158,7 +158,7 @@ def test_jobs_of_monitors_start_after_all_others_also_after_an_interruption(stor
 def test_a_device_is_wanted_only_by_jobs_of_users_that_could_run_on_it(store: Store) -> None:
     def wanted() -> bool:
         with store.read() as session:
-            return queue.is_wanted(session, DEVICE, RUNNING)
+            return queue.is_wanted(session, DEVICE, lambda user: RUNNING)
 
     add(store)
     due = claim_run(store)

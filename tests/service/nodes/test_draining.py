@@ -39,7 +39,7 @@ def test_a_job_that_takes_longer_than_its_server_runs_is_left_to_others(store: S
     found = []
     for left_ms in (0, 12_000, 12_000, None):
         with store.write() as session:
-            job = queue.claim(session, RUNNER, Device(RUNNER, "", ""), 10, left_ms)
+            job = queue.claim(session, RUNNER, Device(RUNNER, "", ""), lambda user: 10, left_ms)
             found.append(job and job.id)
 
     assert found == [None, short, None, long]

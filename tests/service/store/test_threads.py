@@ -18,6 +18,8 @@ from warpcall_service.auth import users
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.tables import User
 from warpcall_service.auth.users import Snapshot
+from warpcall_service.quotas import Quotas
+from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
 
@@ -119,7 +121,7 @@ def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_serv
     monkeypatch.setattr(sqlite_store, "close", close)
 
     async def use() -> None:
-        account_sync = AccountSync(sqlite_store, Snapshot())
+        account_sync = AccountSync(sqlite_store, Snapshot(), Quotas(Settings.load()))
         account_sync.start()
         await account_sync.stop()
 
