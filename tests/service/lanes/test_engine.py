@@ -187,6 +187,7 @@ def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_d
     async def play() -> tuple[TimedOut, LaneStatus, LaneStatus, LaneStatus]:
         async with started() as engine:
             plan = await permute(engine, 5)
+            await call(engine, plan, PATIENCE_S)  # none is sent ahead before one was answered
             with suspended(process(engine)):
                 sent = [
                     asyncio.create_task(call(engine, plan, PATIENCE_S)) for _ in range(MAX_AHEAD)
