@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-# Many tests wait, for leases and deadlines, and leave their core to others: slow ones more than others do.
-WORKERS_PER_CORE = 2
-WORKERS_PER_CORE_IF_SLOW = 3
+WORKERS_PER_CORE = 2  # many tests wait, for leases and deadlines, and leave their core to others
 MOST_WORKERS = 16  # there are some hundred files
 HTTPX_TIMEOUT_S = 60.0
 # Files whose tests have nothing in common: side by side they do not take longer than one of them.
@@ -175,13 +173,11 @@ def device(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+def pytest_xdist_auto_num_workers() -> int | None:
     """How many `-n auto` starts."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    without_slow = config.option.markexpr == "not slow"
-    each = WORKERS_PER_CORE if without_slow else WORKERS_PER_CORE_IF_SLOW
-    return min(MOST_WORKERS, each * len(os.sched_getaffinity(0)))
+    return min(MOST_WORKERS, WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -104,7 +104,7 @@ def whoami(as_json: Json = False, url: Url = None) -> None:
 
 @app.command()
 def quotas(as_json: Json = False, url: Url = None) -> None:
-    """Show your limits, where each comes from, and what you use of them now."""
+    """Show your limits, and what you use of them now."""
     with Client(url) as gpu:
         found = gpu.quotas()
     if as_json:

@@ -120,15 +120,20 @@ def score_of(implementation: str, against: str, sums: Sums, won: int, cases: int
 
 def sentence(score: Score) -> str:
     """Such as "score of ann/tiles: 0.96x the time of torch (0.95 to 0.97) over 4 of 5 cases, faster in
-    1 of 5 (20 %), 62 % of the limit"."""
+    1 of 5 (20 %), 62 % of the limit".
+
+    In how many cases it is faster is left out where no interval could have said so.
+    """
     ratio = f"{_number(score.ratio)}x"
     ends = score.ratio_low, score.ratio_high
     interval = "" if None in ends else " ({} to {})".format(*(_number(end or 0) for end in ends))
     of = f"of {score.cases} case{'s' * (score.cases != 1)}"
     limit = f", {score.share_of_limit:.0%} of the limit" if score.share_of_limit else ""
+    won = f", faster in {score.won} of {score.cases} ({score.share_won:.0%})"
+    known = score.won or None not in ends
     return (
         f"score of {score.implementation}: {ratio} the time of {score.against}{interval} over "
-        f"{score.compared} {of}, faster in {score.won} of {score.cases} ({score.share_won:.0%}){limit}"
+        f"{score.compared} {of}{won if known else ''}{limit}"
     )
 
 

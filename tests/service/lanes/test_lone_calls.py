@@ -121,6 +121,7 @@ def test_after_calls_beside_others_as_many_must_come_one_at_a_time(counted: Coun
     async def play() -> tuple[bool, bool]:
         async with started() as engine:
             plan = await permute(engine, 5)
+            await call(engine, plan, PATIENCE_S)  # none is sent ahead before one was answered
             await rises_while_stopped(engine, counted, 2)
             for _ in range(IN_ROW - 2):
                 await call(engine, plan, PATIENCE_S)

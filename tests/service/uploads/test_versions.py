@@ -264,8 +264,8 @@ def test_a_user_may_store_only_so_many_of_both_kinds_together(lab: Lab) -> None:
         dora.delete(f"{PATH}/dora/n3")
         problem = added_problem(dora, SCALE, name="scale")
 
-    said = "dora has 6 versions of implementations and problems stored, at most 6 are allowed; "
-    assert refused == [f"{said}delete some"] * 2
+    said = "dora has 6 versions of implementations and problems stored, at most 6 are allowed by "
+    assert refused == [f"{said}the quota user_max_uploads; delete some"] * 2
     assert (again["created"], instead["created"], problem["created"]) == (False, True, True)
 
 
