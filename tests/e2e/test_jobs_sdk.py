@@ -282,7 +282,10 @@ def test_bench_prints_a_table_between_what_it_found(
     assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
     assert rest[0].startswith(f"{measured} succeeded on {socket.gethostname()} ")
     assert "ago (--fresh measures anew), " in rest[0]  # it was measured: it is the same job
-    assert rest[1:] == [NO_GPU, "tags of warpcall: plain torch", about, page]
+    assert re.fullmatch(
+        r"waited \S+ s for the device, had it for \S+ s, compiled for \S+ s", rest[1]
+    )
+    assert rest[2:] == [NO_GPU, "tags of warpcall: plain torch", about, page]
     assert watched[1].splitlines()[:7] == out.splitlines()[:7]
     assert watched[1].splitlines()[8:] == rest[1:]
     assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
