@@ -100,8 +100,9 @@ def _launch(
     gradients.main(grad_output, x, weight, grad_x, sums)
     if last is None:
         grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
-        grad_bias = grad_output.sum((0, 2), dtype=sums.dtype).to(x.dtype)
-        return [grad_x, grad_weight, *([grad_bias] if bias else [])]
+        if not bias:
+            return [grad_x, grad_weight]
+        return [grad_x, grad_weight, grad_output.sum((0, 2), dtype=sums.dtype).to(x.dtype)]
     if not bias:
         last(sums, weight, grad_weight)
         return [grad_x, grad_weight]
