@@ -1,6 +1,6 @@
 """Messages between the process that measures and a process that runs uploaded code.
 
-Each is JSON after its length in four bytes, at most MOST_BYTES of it. Whatever the other side sends
+Each is JSON after its length in four bytes, at most MOST_BYTES of it unless it has a launch plan. Whatever the other side sends
 is checked before it is used, because uploaded code may write to its socket.
 """
 
@@ -40,13 +40,17 @@ def send(sock: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(
-    sock: socket.socket, limit_s: float | None = None, printed: Printed | None = None
+    sock: socket.socket,
+    limit_s: float | None = None,
+    printed: Printed | None = None,
+    most_bytes: int = MOST_BYTES,
 ) -> dict[str, Any]:
     """Receive a message.
 
     Args:
         limit_s: seconds in which the whole message must come; None means any time.
         printed: what the other process prints, which is read meanwhile.
+        most_bytes: that the message may have.
 
     Raises:
         Ended: the other side has ended, or sent something else.
@@ -54,7 +58,7 @@ def receive(
     """
     ends = None if limit_s is None else time.monotonic() + limit_s
     (nbytes,) = LENGTH.unpack(_read(sock, LENGTH.size, ends, printed))
-    if nbytes > MOST_BYTES:
+    if nbytes > most_bytes:
         raise Ended
     try:
         message = json.loads(_read(sock, nbytes, ends, printed))

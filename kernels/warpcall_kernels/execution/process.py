@@ -146,6 +146,14 @@ class RemoteProcess:
         finally:
             self.import_s += sum(time.monotonic() - one for one in began)
 
+    def case_data(self, case: Mapping[str, Any], deadlines: Deadlines) -> dict[str, Any]:
+        """What the process needs for a case beside its description, which is nothing here.
+
+        Args:
+            case: the members `params`, `layouts` and `outputs` of its description.
+        """
+        return {}
+
     def take_import_s(self) -> float:
         """Seconds of the imports of the source since this was called last."""
         taken, self.import_s = self.import_s, 0.0
@@ -161,6 +169,7 @@ class RemoteProcess:
         limit_s: float,
         what: str,
         first: Callable[[dict[str, Any]], float] | None = None,
+        most_bytes: int = frames.MOST_BYTES,
         **more: Any,
     ) -> dict[str, Any]:
         """Send a request and return the answer.
@@ -170,6 +179,7 @@ class RemoteProcess:
             what: is asked, for messages, such as "a timed call".
             first: called with a message before the answer, which has the member `first`; returns
                 the seconds in which the answer must follow.
+            most_bytes: that the answer may have.
 
         Raises:
             RemoteFailed: the code raised an exception, the process ended, or it was too late and
@@ -183,10 +193,10 @@ class RemoteProcess:
         number = secrets.randbits(48)  # so that no answer can be sent before its request
         try:
             frames.send(self.peer.sock, {"do": do, "number": number, **more})
-            answer = self._receive(number, limit_s)
+            answer = self._receive(number, limit_s, most_bytes)
             if first is not None and "first" in answer:
                 limit_s = first(answer)
-                answer = self._receive(number, limit_s)
+                answer = self._receive(number, limit_s, most_bytes)
         except frames.Ended:
             raise self._ended(what) from None
         except frames.TooLate:
@@ -198,9 +208,9 @@ class RemoteProcess:
             raise failed
         return answer
 
-    def _receive(self, number: int, limit_s: float) -> dict[str, Any]:
+    def _receive(self, number: int, limit_s: float, most_bytes: int) -> dict[str, Any]:
         """Receive an answer to the request of that number."""
-        answer = frames.receive(self.peer.sock, limit_s, self.printed)
+        answer = frames.receive(self.peer.sock, limit_s, self.printed, most_bytes)
         if answer.get("number") != number:
             raise frames.Ended
         return answer

@@ -87,18 +87,20 @@ class RemoteExecutor:
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
         self.printed: str | None = None
+        case = {
+            "params": dict(params),
+            "layouts": {name: layout.to_json() for name, layout in layouts.items()},
+            "outputs": {name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
+        }
+        case |= process.case_data(case, deadlines)
         process.begin(deadlines)
         process.printed.begin_case()
         self._window = Window(process.peer.pid, self._device)
         answer = self._ask(
-            "case",
-            deadlines.compile_s,
-            "the start of its case",
+            *("case", deadlines.compile_s, "the start of its case"),
+            **case,
             case=number,
             share=share,
-            params=dict(params),
-            layouts={name: layout.to_json() for name, layout in layouts.items()},
-            outputs={name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
         )
         self._add_sets(answer)
 

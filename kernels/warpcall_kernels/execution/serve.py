@@ -30,10 +30,12 @@ from warpcall_kernels.execution.inputs import BufferLayout, Pool, pool_size
 from warpcall_kernels.execution.outputs import Wrong, parts_of
 from warpcall_kernels.execution.spec import CODES, DTYPES, make_case
 from warpcall_kernels.execution.timed import Row, Tight
+from warpcall_kernels.execution.verified import PLAN_BYTES, read_plan
 from warpcall_kernels.execution.windows import address_of
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.tolerance import RowTolerance
+from warpcall_kernels.verified.launcher import PlannedFunction
 
 Function = Callable[..., Any]
 
@@ -75,7 +77,7 @@ def serve(
         serving = _Serving(sock, load, on)
         try:
             while True:
-                request = frames.receive(sock)
+                request = frames.receive(sock, most_bytes=PLAN_BYTES)
                 frames.send(sock, {**serving.answer(request), "number": request["number"]})
         except frames.Ended:
             return
@@ -151,9 +153,13 @@ class _Serving:
         sets = BufferSets(layouts, self._device)
         if self._clock is None:
             self._clock = clock(self._device)
-        function = self._function(request["role"], request["params"])
+        planned = None
+        if "plan" in request:
+            planned = PlannedFunction(read_plan(request["plan"], layouts, metas), metas)
+        function = planned or self._function(request["role"], request["params"])
         executor = Executor(function, sets, metas, self._clock, None)
-        call = self._calls[request["role"]] = _Call(self._sock, executor, sets, self._clock)
+        call = _Call(self._sock, executor, sets, self._clock, planned)
+        self._calls[request["role"]] = call
         return call.inputs(1)
 
     def do_describe(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -212,9 +218,15 @@ class _Call:
     """One function in one case, and what was prepared for it."""
 
     def __init__(
-        self, sock: socket.socket, executor: Executor, sets: BufferSets, clock: Clock
+        self,
+        sock: socket.socket,
+        executor: Executor,
+        sets: BufferSets,
+        clock: Clock,
+        planned: PlannedFunction | None,
     ) -> None:
         self._sock = sock
+        self._planned = planned
         self._executor = executor
         self._sets = sets
         self._clock = clock
@@ -237,7 +249,9 @@ class _Call:
     def do_call(self, request: dict[str, Any]) -> dict[str, Any]:
         """One call; says first that the function has returned, and then where its outputs lie."""
         first = {"first": True, "number": request["number"]}
-        called = self._executor.call(lambda: frames.send(self._sock, first))
+        checking = contextlib.nullcontext() if self._planned is None else self._planned.checking()
+        with checking:
+            called = self._executor.call(lambda: frames.send(self._sock, first))
         _flush()
         return {"outputs": _addresses(called.outputs), "peak_bytes": called.peak_bytes}
 
@@ -247,6 +261,8 @@ class _Call:
 
     def do_ready(self, request: dict[str, Any]) -> dict[str, Any]:
         """The first calls."""
+        if self._planned is not None:
+            self._planned.choose(self._sets.first(1)[0])
         self._executor.ready()
         return self._facts()
 

@@ -1,0 +1,97 @@
+"""The process of a verified implementation, which carries out launch plans, and who makes these.
+
+Two processes are started for it. The recorder runs the author's code in the sandbox, without a GPU, and
+answers with the launch plan of a case. This process checks the plan and inspects its kernels. The other
+process runs no code of the author for the host: it gets the plan and makes the calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from warpcall_kernels.execution.inputs import BufferLayout
+from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess, StartPeer
+from warpcall_kernels.execution.spec import DTYPES
+from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.inspection import Refused, inspect
+from warpcall_kernels.verified.plan import InvalidPlan, Plan
+
+PLAN_BYTES = 24 << 20  # of a message with a launch plan
+
+
+class VerifiedProcess(RemoteProcess):
+    """The process that makes the calls of one verified implementation.
+
+    Args:
+        start: starts it.
+        recorder: the process with the author's code.
+        gpu: architecture to compile for, such as "sm_90".
+        on_gpu: whether there is one; otherwise kernels are compiled and inspected, and not called.
+    """
+
+    def __init__(
+        self, start: StartPeer, recorder: RemoteProcess, gpu: str, *, on_gpu: bool
+    ) -> None:
+        super().__init__(start, {"verified": True})
+        self._recorder = recorder
+        self._gpu = gpu
+        self._on_gpu = on_gpu
+
+    def case_data(self, case: Mapping[str, Any], deadlines: Deadlines) -> dict[str, Any]:
+        """The launch plan of a case, from the recorder.
+
+        Raises:
+            RemoteFailed: the author's code failed, its kernels cannot be compiled, or what it does
+                cannot be verified; also if there is no GPU.
+        """
+        begin = time.monotonic()
+        try:
+            plan = self._recorded(case, deadlines)
+        finally:
+            self.import_s += time.monotonic() - begin
+            self._recorder.stop()
+        if not self._on_gpu:
+            kernels = "1 kernel" if len(plan.kernels) == 1 else f"{len(plan.kernels)} kernels"
+            raise RemoteFailed(
+                "unchecked",
+                f"compiled for {self._gpu} and inspected: {kernels}; "
+                "a verified kernel is checked and timed on a GPU only",
+            )
+        return {"plan": plan.to_json()}
+
+    def begin_like(self, other: RemoteProcess) -> None:
+        assert isinstance(other, VerifiedProcess)
+        super().begin_like(other)
+        self._recorder.begin_like(other._recorder)
+
+    def _recorded(self, case: Mapping[str, Any], deadlines: Deadlines) -> Plan:
+        self._recorder.begin(deadlines)
+        answer = self._recorder.ask(
+            *("record", deadlines.compile_s, "the compilation of its kernels"),
+            most_bytes=PLAN_BYTES,
+            gpu=self._gpu,
+            **case,
+        )
+        layouts = {n: BufferLayout.from_json(d) for n, d in case["layouts"].items()}
+        metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in case["outputs"].items()}
+        try:
+            plan = read_plan(answer.get("plan"), layouts, metas)
+        except InvalidPlan as error:
+            raise RemoteFailed("error", f"its launch plan is refused: {error}") from None
+        try:
+            inspect(plan)
+        except Refused as error:
+            raise RemoteFailed("error", f"its kernels are refused: {error}") from None
+        return plan
+
+
+def read_plan(data: Any, layouts: Mapping[str, BufferLayout], metas: Mapping[str, Meta]) -> Plan:
+    """The launch plan of a case, checked.
+
+    Raises:
+        InvalidPlan: it is none for this case.
+    """
+    inputs = {name: one.span * one.dtype.itemsize for name, one in layouts.items()}
+    return Plan.from_json(data, inputs, [meta.nbytes for meta in metas.values()])
