@@ -31,6 +31,7 @@ CUT = "\n... (shortened)\n"
 CALLERS = (
     "warpcall_kernels.execution",
     "warpcall_kernels.measuring",
+    "warpcall_kernels.verified",
     "warpcall_bench",
     "warpcall_service",
     "importlib",

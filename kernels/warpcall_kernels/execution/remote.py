@@ -87,7 +87,7 @@ class RemoteExecutor:
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
         self.printed: str | None = None
-        case = {
+        case: dict[str, Any] = {
             "params": dict(params),
             "layouts": {name: layout.to_json() for name, layout in layouts.items()},
             "outputs": {name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},

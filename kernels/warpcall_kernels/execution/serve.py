@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +36,10 @@ from warpcall_kernels.execution.windows import address_of
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.tolerance import RowTolerance
-from warpcall_kernels.verified.launcher import PlannedFunction
+from warpcall_kernels.verified.launcher import OutOfBounds, PlannedFunction
 
 Function = Callable[..., Any]
+RENEWED = 8  # blocks, on average, between two loads of the kernels of a plan
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class _Serving:
             of_process = getattr(self, name, None)
             function = of_process or getattr(self._calls[request["role"]], name)
             answer: dict[str, Any] = function(request)
-        except Wrong as error:
+        except (Wrong, OutOfBounds) as error:
             _flush()
             return {"failed": {"status": "wrong_result", "error": str(error), "traceback": None}}
         except BaseException as error:  # noqa: BLE001  # code of others may raise anything
@@ -274,6 +276,8 @@ class _Call:
     def do_take(self, request: dict[str, Any]) -> dict[str, Any]:
         """Samples on a GPU; answers their times."""
         self._forget()
+        if self._planned is not None and secrets.randbelow(RENEWED) == 0:
+            self._planned.renew()  # what a graph launches stays as it was captured
         return {"samples_us": self._executor.take(request["numbers"], request["places"])}
 
     def do_forget(self, request: dict[str, Any]) -> dict[str, Any]:

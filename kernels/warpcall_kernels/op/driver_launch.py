@@ -41,7 +41,7 @@ FORMATS = {
 }
 
 
-class _Config(ctypes.Structure):
+class Config(ctypes.Structure):
     """CUlaunchConfig of cuda.h."""
 
     _fields_ = (
@@ -54,14 +54,13 @@ class _Config(ctypes.Structure):
     )
 
 
-class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute of cuda.h whose value is one integer."""
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute of cuda.h, whose value is some integers."""
 
     _fields_ = (
         ("id", ctypes.c_uint),
         ("padding", ctypes.c_uint),
-        ("value", ctypes.c_uint),
-        ("rest", ctypes.c_byte * 60),
+        ("value", ctypes.c_uint * 16),
     )
 
 
@@ -96,8 +95,8 @@ class DriverLaunch:
         first = ctypes.addressof(self._slots)
         params = (ctypes.c_void_p * count)(*(first + SLOT_BYTES * i for i in range(count)))
         metadata = compiled.metadata
-        early = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
-        self._config = _Config(
+        early = Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, (1,))
+        self._config = Config(
             grid,
             (WARP * metadata.num_warps, 1, 1),
             metadata.shared,
@@ -137,9 +136,9 @@ class DriverLaunch:
             for i, address in zip(self._addresses, given, strict=True):
                 slots[i] = address
             self._config.stream = stream
-            error = _driver().cuLaunchKernelEx(*self._arguments)
+            error = driver().cuLaunchKernelEx(*self._arguments)
         if error:
-            raise RuntimeError(f"Triton Error [CUDA]: {_text(error)}")
+            raise RuntimeError(f"Triton Error [CUDA]: {error_text(error)}")
 
 
 def parameters_of(signature: Mapping[str, Any]) -> list[str]:
@@ -162,14 +161,16 @@ def _passed(types: Sequence[Any], values: Sequence[Any]) -> Iterator[Any]:
 
 
 @functools.cache
-def _driver() -> Any:
-    driver = ctypes.CDLL("libcuda.so.1")
-    driver.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
-    driver.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
-    return driver
+def driver() -> Any:
+    """The CUDA driver. A function of it that gets more than integers has its types set here."""
+    found = ctypes.CDLL("libcuda.so.1")
+    found.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
+    found.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+    return found
 
 
-def _text(error: int) -> str:
+def error_text(error: int) -> str:
+    """What an error of the driver means."""
     text = ctypes.c_char_p()
-    _driver().cuGetErrorString(error, ctypes.byref(text))
+    driver().cuGetErrorString(error, ctypes.byref(text))
     return (text.value or b"unknown error").decode()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from warpcall_kernels.op import driver_launch
 from warpcall_kernels.op.declaration import dtype_name
 
 MOST_STEPS = 32
@@ -35,23 +36,8 @@ MOST_SHARED_BYTES = 256 << 10
 MOST_CLUSTER = 16  # blocks
 MOST_GRID = ((1 << 31) - 1, 65535, 65535)
 POINTER = "*"
-# Types of the parameters of a kernel as Triton names them, and how `struct` packs each.
-FORMATS: Mapping[str, str] = {
-    POINTER: "Q",
-    "i1": "b",
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u1": "B",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "fp16": "e",
-    "fp32": "f",
-    "fp64": "d",
-}
+# Types of the parameters of a kernel, and how `struct` packs each.
+FORMATS: Mapping[str, str] = {POINTER: "Q", **driver_launch.FORMATS, "fp16": "e"}
 FLOATS = ("fp16", "fp32", "fp64")
 FILL_BYTES = (1, 2, 4)  # of the value of a fill
 Triple = tuple[int, int, int]
