@@ -141,14 +141,15 @@ def test_fills_copies_and_launches_keep_their_order(x: Tensor) -> None:
 
 
 def test_the_fastest_choice_is_taken(x: Tensor) -> None:
+    assert planned([scaling()], [[choice(SCALED)]]).chosen == []
     slow = Launch(0, (400 * triton.cdiv(SIZE, BLOCK), 1, 1), SCALED.arguments)
     wrong = launch(1, Place(0, 0), Place(1, 0), 1.5, SIZE, blocks=1)
     function = planned(
         [scaling(), scaling(warps=8)],
-        [[choice(slow), choice(SCALED), choice(slow)]],
+        [[choice(slow), Choice("short", (SCALED,)), choice(slow)]],
     )
     function.choose({"x": x})
-    assert function._chosen == [1]
+    assert function.chosen == ["short"]
     assert torch.equal(function(x=x), x * 1.5)
     fast = planned([scaling(), scaling(warps=8)], [[choice(SCALED), choice(wrong)]])
     fast.choose({"x": x})

@@ -266,6 +266,9 @@ class _Call:
         if self._planned is not None:
             self._planned.choose(self._sets.first(1)[0])
         self._executor.ready()
+        if self._planned is not None:
+            assert self._executor.timed is not None
+            self._executor.timed.tags += tuple(self._planned.chosen)
         return self._facts()
 
     def do_shorten(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -120,6 +120,12 @@ class PlannedFunction:
                 action.queue(bases, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
 
+    @property
+    def chosen(self) -> list[str]:
+        """The labels of the choices that are taken, of the steps that have several."""
+        pairs = zip(self._plan.steps, self._chosen, strict=True)
+        return [step[number].label for step, number in pairs if len(step) > 1]
+
     def renew(self) -> None:
         """Load the modules of the chosen kernels anew, at most MOST_LOADS times."""
         if self._loads == MOST_LOADS:
@@ -385,7 +391,7 @@ def _pack(kind: str, value: float, slots: Any, number: int) -> None:
     """Write an argument as the kernel reads it."""
     if kind in FLOATS:
         kinds = {"fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
-        data = torch.tensor(value, dtype=torch.float64).to(kinds[kind]).view(torch.uint8)
+        data = torch.tensor([value], dtype=torch.float64).to(kinds[kind]).view(torch.uint8)
         ctypes.memmove(ctypes.addressof(slots) + SLOT_BYTES * number, data.data_ptr(), len(data))
     else:
         struct.pack_into(FORMATS[kind], slots, SLOT_BYTES * number, value)
