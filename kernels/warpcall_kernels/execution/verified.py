@@ -80,6 +80,8 @@ class VerifiedProcess(RemoteProcess):
             plan = read_plan(answer.get("plan"), layouts, metas)
         except InvalidPlan as error:
             raise RemoteFailed("error", f"its launch plan is refused: {error}") from None
+        if plan.gpu != self._gpu:
+            raise RemoteFailed("error", f"its launch plan is for {plan.gpu}, not for {self._gpu}")
         try:
             inspect(plan)
         except Refused as error:
