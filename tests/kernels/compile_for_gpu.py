@@ -27,7 +27,9 @@ import triton
 from warpcall_kernels import Op, ops
 from warpcall_kernels.compile.warm import compiling
 from warpcall_kernels.op.cases import Case
-from warpcall_kernels.op.driver_launch import FORMATS, POINTER_BYTES, parameters_of
+from warpcall_kernels.op.driver_launch import FORMATS, POINTER_BYTES, WARP, parameters_of
+from warpcall_kernels.verified.inspection import Refused, inspect
+from warpcall_kernels.verified.plan import POINTER, Kernel, Plan
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -46,6 +48,7 @@ class Compiled:
     shared_bytes: int  # a block
     packed_bytes: list[int]  # of each parameter, as a launch by the driver packs it
     parameter_bytes: list[int]  # the same by the PTX
+    refused: str  # why it may not run as a verified kernel; empty if it may
 
 
 class Compiler:
@@ -73,7 +76,25 @@ class Compiler:
             shared_bytes=compiled.metadata.shared,
             packed_bytes=[*map(_packed_bytes, parameters_of(source.signature))],
             parameter_bytes=_parameter_bytes(compiled.asm["ptx"], compiled.metadata.name),
+            refused=_refused(compiled),
         )
+
+
+def _refused(compiled: Any) -> str:
+    metadata = compiled.metadata
+    kernel = Kernel(
+        metadata.name,
+        compiled.asm["cubin"],
+        tuple(POINTER if p[0] == POINTER else p for p in parameters_of(compiled.src.signature)),
+        (WARP * metadata.num_warps, 1, 1),
+        metadata.shared,
+        (metadata.num_ctas, 1, 1),
+    )
+    try:
+        inspect(Plan(f"sm_{metadata.target.arch}", (kernel,), (), (), ()))
+    except Refused as error:
+        return str(error)
+    return ""
 
 
 def _packed_bytes(kind: str) -> int:

@@ -93,6 +93,11 @@ def test_the_driver_is_given_the_parameters_that_kernels_take(
     assert not [k for k in kernels if k["packed_bytes"] != k["parameter_bytes"]]
 
 
+@every_op
+def test_verified_kernels_could_be_these(op: str, kernels: list[dict[str, Any]]) -> None:
+    assert not [k for k in kernels if k["refused"]]
+
+
 @pytest.mark.parametrize("op", ["isin"])
 def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(
     op: str, kernels: list[dict[str, Any]]
@@ -129,3 +134,4 @@ def test_other_gpus_are_compiled_for(capability: int, op: str, selected: list[st
     assert not [one for one in report["failed"] if one.startswith(f"{op} ")]
     assert not [k for k in kernels if k["stack_bytes"] > MAX_STACK_BYTES]
     assert not [k for k in kernels if k["shared_bytes"] > LEAST_SHARED_BYTES]
+    assert not [k for k in kernels if k["refused"]]
