@@ -17,7 +17,7 @@ from warpcall_kernels.execution.failures import (
     Status,
     printable,
 )
-from warpcall_kernels.execution.printed import Printed
+from warpcall_kernels.execution.printed import Kept, Printed
 from warpcall_kernels.execution.windows import Unreachable
 
 MOST_ENDS = 3  # of a process in one job, after which it is not started again
@@ -87,7 +87,10 @@ class RemoteProcess:
     Attributes:
         printed: what the process prints.
         import_s: seconds of the imports of the source that `take_import_s` has not returned yet.
+        is_verified: whether it runs no code of the author for the host.
     """
+
+    is_verified = False
 
     def __init__(self, start: StartPeer, load: Mapping[str, Any]) -> None:
         self._start = start
@@ -153,6 +156,14 @@ class RemoteProcess:
             case: the members `params`, `layouts` and `outputs` of its description.
         """
         return {}
+
+    def begin_printing(self) -> None:
+        """Forget what the case before has printed, once `begin` has returned for a case."""
+        self.printed.begin_case()
+
+    def take_printed(self) -> Kept:
+        """What was printed since this was called last."""
+        return self.printed.take()
 
     def take_import_s(self) -> float:
         """Seconds of the imports of the source since this was called last."""

@@ -94,7 +94,7 @@ class RemoteExecutor:
         }
         case |= process.case_data(case, deadlines)
         process.begin(deadlines)
-        process.printed.begin_case()
+        process.begin_printing()
         self._window = Window(process.peer.pid, self._device)
         answer = self._ask(
             *("case", deadlines.compile_s, "the start of its case"),
@@ -133,7 +133,7 @@ class RemoteExecutor:
         limit_s = call_s if self._called else self._deadlines.compile_s
         answer = self._ask("call", limit_s, "a call", first=lambda _: call_s)
         if not self._called:
-            self._called, self.printed = True, self._process.printed.take().text()
+            self._called, self.printed = True, self._process.take_printed().text()
         peak = answer.get("peak_bytes")
         known = type(peak) is int and 0 <= peak < MOST_PEAK_BYTES
         with self._sound("an answer about its results"):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpcall_kernels.execution.inputs import BufferLayout
+from warpcall_kernels.execution.printed import Kept
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess, StartPeer
 from warpcall_kernels.execution.spec import DTYPES
 from warpcall_kernels.op.declaration import Meta
@@ -31,6 +32,8 @@ class VerifiedProcess(RemoteProcess):
         on_gpu: whether there is one; otherwise kernels are compiled and inspected, and not called.
     """
 
+    is_verified = True
+
     def __init__(
         self, start: StartPeer, recorder: RemoteProcess, gpu: str, *, on_gpu: bool
     ) -> None:
@@ -46,11 +49,9 @@ class VerifiedProcess(RemoteProcess):
             RemoteFailed: the author's code failed, its kernels cannot be compiled, or what it does
                 cannot be verified; also if there is no GPU.
         """
-        begin = time.monotonic()
         try:
             plan = self._recorded(case, deadlines)
         finally:
-            self.import_s += time.monotonic() - begin
             self._recorder.stop()
         if not self._on_gpu:
             kernels = "1 kernel" if len(plan.kernels) == 1 else f"{len(plan.kernels)} kernels"
@@ -61,19 +62,40 @@ class VerifiedProcess(RemoteProcess):
             )
         return {"plan": plan.to_json()}
 
+    def take_import_s(self) -> float:
+        """Seconds of the import of the source and of compiling since this was called last."""
+        return super().take_import_s() + self._recorder.take_import_s()
+
     def begin_like(self, other: RemoteProcess) -> None:
         assert isinstance(other, VerifiedProcess)
         super().begin_like(other)
         self._recorder.begin_like(other._recorder)
 
+    def end(self) -> str:
+        """End both processes, and return how the one that makes the calls had ended by itself."""
+        self._recorder.end()
+        return super().end()
+
+    def begin_printing(self) -> None:
+        """The recorder begins to print before this process starts: see `_recorded`."""
+
+    def take_printed(self) -> Kept:
+        """What the author's code has printed, which runs in the recorder only."""
+        return self._recorder.take_printed()
+
     def _recorded(self, case: Mapping[str, Any], deadlines: Deadlines) -> Plan:
         self._recorder.begin(deadlines)
-        answer = self._recorder.ask(
-            *("record", deadlines.compile_s, "the compilation of its kernels"),
-            most_bytes=PLAN_BYTES,
-            gpu=self._gpu,
-            **case,
-        )
+        self._recorder.begin_printing()
+        begin = time.monotonic()
+        try:
+            answer = self._recorder.ask(
+                *("record", deadlines.compile_s, "the compilation of its kernels"),
+                most_bytes=PLAN_BYTES,
+                gpu=self._gpu,
+                **case,
+            )
+        finally:
+            self.import_s += time.monotonic() - begin
         layouts = {n: BufferLayout.from_json(d) for n, d in case["layouts"].items()}
         metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in case["outputs"].items()}
         try:

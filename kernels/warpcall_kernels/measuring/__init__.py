@@ -24,6 +24,7 @@ from warpcall_kernels.execution.process import (
 )
 from warpcall_kernels.execution.serve import Loaded, serve
 from warpcall_kernels.execution.spec import CODES, JobCase, count, expand, make_case
+from warpcall_kernels.execution.verified import VerifiedProcess
 from warpcall_kernels.measuring._blocks import Lease
 from warpcall_kernels.measuring._installed import describe_installed
 from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
@@ -66,6 +67,7 @@ __all__ = [
     "RemoteProblem",
     "RemoteProcess",
     "StartPeer",
+    "VerifiedProcess",
     "between_runs",
     "check_odd_cases",
     "class_of",

@@ -97,7 +97,12 @@ class Candidate:
         if self.process is None:
             return ""
         first = None if self.remote is None else self.remote.printed
-        return printed_by(first, self.process.printed.take(), failed=self.status != "ok")
+        return printed_by(first, self.process.take_printed(), failed=self.status != "ok")
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether no code of its author for the host meets the clock."""
+        return self.process is not None and self.process.is_verified
 
     @property
     def here(self) -> Timed | None:
@@ -168,7 +173,10 @@ class ResultBuilder:
         if number is None or found is None:
             error = c.error or ("there was no round that counts" if self._timed else None)
             return ImplementationResult(
-                c.name, c.status, error, c.traceback, peak_bytes=c.peak_bytes, tags=c.tags
+                *(c.name, c.status, error, c.traceback),
+                peak_bytes=c.peak_bytes,
+                tags=c.tags,
+                verified=c.is_verified,
             )
         samples = self._rounds.counting(number)
         least, p5, p25, p75, p95 = percentiles(samples, (0, 5, 25, 75, 95))
@@ -206,6 +214,7 @@ class ResultBuilder:
                 float(s) if np.isfinite(s) else None for s in self._rounds.all(number)
             ),
             tags=tags,
+            verified=c.is_verified,
         )
 
     def _is_suspect(self, number: int) -> bool:

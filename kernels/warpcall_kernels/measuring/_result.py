@@ -60,6 +60,8 @@ class ImplementationResult:
         energy_mj: energy of a call in mJ.
         samples_us: the sample of each round; None where there is none.
         tags: remarks such as "suspect" and "not captured".
+        verified: whether no code of its author for the host met the clock, as for an upload whose
+            launch plans another process carried out.
     """
 
     name: str
@@ -85,6 +87,7 @@ class ImplementationResult:
     energy_mj: float | None = None
     samples_us: tuple[float | None, ...] = ()
     tags: tuple[str, ...] = ()
+    verified: bool = False
 
 
 @dataclass(frozen=True)

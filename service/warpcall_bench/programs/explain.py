@@ -15,14 +15,13 @@ the values of the case. Nothing computes outputs, so what depends on them is not
 from __future__ import annotations
 
 import base64
-import os
 import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpcall_bench.programs import source_check
+from warpcall_bench.programs import compile_only, source_check
 from warpcall_bench.programs.source_check import Answers, Refused, described, text
 from warpcall_service.processes.imports import quick_imports
 
@@ -37,18 +36,12 @@ RELEASE = re.compile(r"release ([\d.]+)")
 
 def main() -> None:
     """Answer one request."""
-    # Triton would interpret kernels, or skip compiling them, or keep what it compiled.
-    for variable in ("TRITON_INTERPRET", "TRITON_CACHE_MANAGER", "TRITON_STORE_BINARY_ONLY"):
-        os.environ.pop(variable, None)
-    os.environ["TRITON_DISABLE_LINE_INFO"] = (
-        "1"  # texts then do not depend on paths and line numbers
-    )
     source_check.answer_one(_check)
 
 
 def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str, Any]:
     """Make a compile report."""
-    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+    compile_only.prepare(folder)
     with quick_imports():
         import torch
 

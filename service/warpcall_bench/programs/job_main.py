@@ -14,13 +14,14 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.profilers import apart
 from warpcall_bench.profilers.messages import Made
 from warpcall_bench.programs import profile_main
+from warpcall_bench.programs.upload_starter import UploadStarter
 from warpcall_bench.runs.messages import (
     MOST_PRINTED_OF_JOB,
     PIECE_BYTES,
@@ -28,7 +29,7 @@ from warpcall_bench.runs.messages import (
     PROFILE_MODULE,
     JobTask,
     problem_version,
-    version_of,
+    version_of_upload,
 )
 from warpcall_bench.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
 from warpcall_service.lanes.messages import frame, read_frame
@@ -133,12 +134,17 @@ class _ServerConnection:
 
 
 def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
-    uploads = {upload["name"]: PeerStarter(reaper, UPLOAD_MODULE) for upload in task["uploads"]}
+    uploads = {one["name"]: UploadStarter(reaper, one, task) for one in task["uploads"]}
     of_problem = PeerStarter(reaper, UPLOAD_MODULE)
-    odd = {name: PeerStarter(reaper, UPLOAD_MODULE) for name in task.get("odd", [])}
-    # They import torch while this process does.
-    first = [*odd.values()][:1]  # the others start while the one before them is used
-    for starter in (*([of_problem] if task["problem"] else []), *uploads.values(), *first):
+    odd = [
+        UploadStarter(reaper, one, task)
+        for one in task["uploads"]
+        if one["name"] in task.get("odd", ()) and uploads[one["name"]].calls_here
+    ]
+    # They import torch while this process does. The others start while the one before them is used.
+    if task["problem"]:
+        of_problem.start_ahead()
+    for starter in (*uploads.values(), *odd[:1]):
         starter.start_ahead()
     with quick_imports():
         import torch
@@ -159,12 +165,11 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     sources |= operator_code.load_for_job(task["modules"])
     remotes: dict[str, measuring.RemoteProcess] = {}
     for upload in task["uploads"]:
-        name, source = upload["name"], upload["source"]
-        sources[name] = version_of(upload["op"], upload["function"], source)
-        remotes[name] = measuring.RemoteProcess(uploads[name], {"upload": upload})
-        measuring.register(
-            measuring.remote_implementation(name, upload["op"], remotes[name], _tags(task, source))
-        )
+        name = upload["name"]
+        sources[name] = version_of_upload(upload)
+        remotes[name] = uploads[name].process()
+        tags = () if upload.get("verified") else _tags(task, upload["source"])
+        measuring.register(measuring.remote_implementation(name, upload["op"], remotes[name], tags))
     if problem is None:
         make_case = functools.partial(measuring.make_case, task["op"], timed=_is_timed(task))
     else:
@@ -201,7 +206,7 @@ def _say_hello(
 
 def _check_odd_cases(
     task: JobTask,
-    starters: Mapping[str, PeerStarter],
+    starters: Sequence[UploadStarter],
     remotes: Mapping[str, RemoteProcess],
     server: _ServerConnection,
     device: torch.device,
@@ -212,18 +217,16 @@ def _check_odd_cases(
     timed, an autotuner could otherwise have chosen its configuration for the sizes of odd cases.
 
     Args:
-        starters: of the processes for it.
+        starters: of the processes for it, one for each upload.
         remotes: the processes that are timed. They are not started if the import was too late.
     """
     from warpcall_kernels import measuring, ops
 
-    uploads = {upload["name"]: upload for upload in task["uploads"]}
-    names = [*starters] if task["cases"] else []
-    for number, name in enumerate(names):
-        for following in names[number + 1 : number + 2]:
-            starters[following].start_ahead()
+    for number, starter in enumerate(starters if task["cases"] else ()):
+        for following in starters[number + 1 : number + 2]:
+            following.start_ahead()
+        name, process = starter.name, starter.process()
         event = {"phase": "correctness", "implementation": name}
-        process = measuring.RemoteProcess(starters[name], {"upload": uploads[name]})
         found = measuring.check_odd_cases(
             ops()[task["op"]],
             name,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from warpcall.compile_reports import CompileReport, KernelReport, KernelText
 from warpcall_bench.profilers.messages import REPORT, SOCKET, TASK, ChildTask
+from warpcall_bench.programs import compile_only
 from warpcall_bench.programs.explain import numbers, versions
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes.imports import quick_imports
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from warpcall_kernels import Op
     from warpcall_kernels.compile.launches import LaunchedKernel
 
-# Triton would interpret kernels, or not compile them, or keep no texts of them.
-NOT_FOR_REPORTS = ("TRITON_INTERPRET", "TRITON_CACHE_MANAGER", "TRITON_STORE_BINARY_ONLY")
 WARM_CALLS = 2  # before the one that is profiled: the first one compiles
 
 
@@ -67,10 +66,7 @@ def _end_with(sock: socket.socket) -> None:
 
 def _run(task: ChildTask, folder: Path, sock: socket.socket) -> None:
     if task["reports"]:
-        for variable in NOT_FOR_REPORTS:
-            os.environ.pop(variable, None)
-        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in `programs.explain`
-        os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+        compile_only.prepare(folder)
     with quick_imports():
         import torch
 

@@ -6,10 +6,7 @@ job's process measures it over a socket (`warpcall_kernels.measuring`).
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +16,6 @@ from warpcall_service.processes.imports import quick_imports
 
 if TYPE_CHECKING:
     from warpcall_kernels.measuring import Loaded
-
-IOLBF = 1  # of setvbuf(3): a buffer is written at the end of a line
 
 
 def main() -> None:
@@ -34,7 +29,7 @@ def main() -> None:
             from warpcall_kernels import measuring
 
         uploaded.mend_interpreter()
-        _print_by_lines()
+        peer_child.print_by_lines()
         device = torch.device(args.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -45,23 +40,16 @@ def main() -> None:
     os._exit(0)  # Python's normal exit would hang on a lost device
 
 
-def _print_by_lines() -> None:
-    """Let each line that is printed leave the process at once, so that a crash loses none of them.
-
-    Lines of the log are for whoever wrote the code, and not for the log of the server.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    libc = ctypes.CDLL(None)
-    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, IOLBF, ctypes.c_size_t(0))
-    logging.basicConfig(format="%(levelname)s: %(name)s: %(message)s", force=True)
-
-
 def _load(message: dict[str, Any], folder: Path) -> Loaded:
-    """Import the source that the message has: of an `upload` or of a `problem`."""
+    """Import the source that the message has: of an `upload` or of a `problem`.
+
+    Of a verified upload it has none: this process gets launch plans, and runs no code of the author.
+    """
     from warpcall_bench.programs import uploaded
     from warpcall_kernels import measuring
 
+    if "verified" in message:
+        return measuring.Loaded()
     if "problem" not in message:
         function, error = uploaded.load(message["upload"], folder)
         return measuring.Loaded(function=function, error=error)

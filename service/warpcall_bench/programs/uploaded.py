@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from warpcall_bench.runs.messages import ProblemSource
 
 Function = Callable[..., Any]
+MODULE = "uploaded"  # the name of an implementation's module
 
 
 class UploadedCodeEnded(Exception):
@@ -49,7 +50,7 @@ def load(upload: Upload, folder: Path) -> tuple[Function | None, Exception | Non
     """
     stem = upload["name"].rpartition("/")[2].partition("@")[0]
     try:
-        module = _import(upload["source"], folder / "upload" / f"{stem}.py", "uploaded")
+        module = _import(upload["source"], folder / "upload" / f"{stem}.py", MODULE)
         function = getattr(module, upload["function"])
     except Exception as raised:  # noqa: BLE001  # uploaded code may raise anything
         return None, raised

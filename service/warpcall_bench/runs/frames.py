@@ -159,6 +159,7 @@ class FrameReader:
         self._reader = reader
         self._specs = dict(task["cases"])  # by position, of cases without a result
         self._names = task["implementations"]
+        self._verified = {one["name"] for one in task["uploads"] if one.get("verified")}
         self._odd = {*task.get("odd", [])}  # uploads whose odd cases may be reported
         self._profiles = _ProfilePieces(task)
         self._printed = set[tuple[int, str]]()  # positions and names whose text has come
@@ -254,6 +255,8 @@ class FrameReader:
             raise FrameRefused("a result of other implementations than those asked")
         if case["limit"] is not None and case["limit"]["name"] != LIMIT:
             raise FrameRefused("a limit that is not the copy")
+        for one in case["implementations"]:
+            one["verified"] = one.get("verified", False) and one["name"] in self._verified
         case["op"], case["precision"] = self._task["op"], self._task["precision"]
         case["spec"], case["seed"] = self._specs.pop(position), self._task["seed"] + position
 

@@ -29,10 +29,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 REQUEST_BYTES = 4096  # the most of a message between a job's process and its reaper
 PROFILE_MODULE = "warpcall_bench.programs.profile_main"  # makes profiles of code of users
+RECORD_MODULE = "warpcall_bench.programs.record_main"  # compiles verified uploads, without a GPU
 PIECE_BYTES = 512 << 10  # of a file of a profile, in each frame but the last
 # The files of each kind of profile, in the order in which they are sent. An error takes the place of
 # the last one, so that a profile is complete when it has its last file.
@@ -81,9 +82,28 @@ class Checked(TypedDict):
     nodes: NotRequired[list[str]]
 
 
-def version_of(op: str, function: str, source: str) -> str:
-    """The version of an uploaded implementation: a SHA-256 in hex."""
-    return hashlib.sha256(json.dumps([op, function, source]).encode()).hexdigest()
+Language = Literal["python", "cuda"]
+
+
+def version_of(
+    op: str,
+    function: str,
+    source: str,
+    *,
+    verified: bool = False,
+    language: Language = "python",
+    launches: object = None,
+) -> str:
+    """The version of an uploaded implementation: a SHA-256 in hex.
+
+    Args:
+        verified, language, launches: as in `Upload`. They count for verified ones only, so that the
+            versions of others are those of older servers.
+    """
+    what: list[object] = [op, function, source]
+    if verified:
+        what.append({"verified": True, "language": language, "launches": launches})
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def problem_version(source: str) -> str:
@@ -97,12 +117,28 @@ class Upload(TypedDict):
     Attributes:
         name: as the job has it among its implementations, such as "ann/mine@3f2a91c0".
         function: name of the function in the source.
+        verified: whether only its compiled kernels are called (`warpcall_kernels.verified`).
+        language: of the source. Only a verified upload may be in CUDA C++.
+        launches: declaration of its launches, as parsed JSON; None if the recorder finds them.
     """
 
     name: str
     op: str
     function: str
     source: str
+    verified: NotRequired[bool]
+    language: NotRequired[Language]
+    launches: NotRequired[object]
+
+
+def version_of_upload(upload: Upload) -> str:
+    """The version of an upload that a job times."""
+    return version_of(
+        *(upload["op"], upload["function"], upload["source"]),
+        verified=upload.get("verified", False),
+        language=upload.get("language", "python"),
+        launches=upload.get("launches"),
+    )
 
 
 class CheckRequest(TypedDict):
@@ -288,6 +324,8 @@ class UploadLaunch(TypedDict):
 
     Attributes:
         sandbox: None if they run with the server's rights.
+        without_gpu: the sandbox of the recorders of verified uploads, which shows no GPU. None
+            without a sandbox, or if the job has none of them.
         environment: variables beside those of the sandbox or of the server.
         device: as they name it: in a sandbox the only GPU is "cuda:0".
         profiler: whether the job has profiles by Nsight Compute.
@@ -295,6 +333,7 @@ class UploadLaunch(TypedDict):
     """
 
     sandbox: Launch | None
+    without_gpu: Launch | None
     environment: dict[str, str]
     device: str
     profiler: bool

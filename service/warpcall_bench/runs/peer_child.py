@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import resource
 import socket
+import sys
 
 from warpcall_service.lanes.messages import frame
 from warpcall_service.processes import child
@@ -14,6 +16,7 @@ HELLO = frame({"hello": True})  # what it sends first, before code of users runs
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
 ANY = ctypes.c_ulong(-1)
+IOLBF = 1  # of setvbuf(3): a buffer is written at the end of a line
 
 
 def start() -> tuple[argparse.Namespace, socket.socket]:
@@ -34,3 +37,15 @@ def start() -> tuple[argparse.Namespace, socket.socket]:
     sock = socket.socket(fileno=args.server_fd)
     sock.sendall(HELLO)
     return args, sock
+
+
+def print_by_lines() -> None:
+    """Let each line that is printed leave the process at once, so that a crash loses none of them.
+
+    Lines of the log are for whoever wrote the code, and not for the log of the server.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, IOLBF, ctypes.c_size_t(0))
+    logging.basicConfig(format="%(levelname)s: %(name)s: %(message)s", force=True)

@@ -104,6 +104,7 @@ class ImplementationModel(Strict):
     energy_mj: Number | None
     samples_us: Annotated[list[Us | None], Field(max_length=MAX_ROUNDS, fail_fast=True)]
     tags: Tags
+    verified: bool = False
 
 
 class MaskedModel(Strict):

@@ -148,14 +148,17 @@ class Run:
         task = self._task
         if not (task["uploads"] or task["problem"]):
             return None
-        sandbox, device, profile = None, task["device"], task.get("profile")
+        sandbox, without_gpu, device, profile = None, None, task["device"], task.get("profile")
         ncu = profile["ncu"] if profile else ""
         if task["sandboxed"]:
             gpu = gpu_of(device, self._lane)
             sandbox = Sandbox(self._settings).launch(gpu=gpu, ncu=ncu)
+            if any(upload.get("verified") for upload in task["uploads"]):
+                without_gpu = Sandbox(self._settings).launch()
             device = "cpu" if gpu is None else "cuda:0"  # the only one that it sees
         return {
             "sandbox": sandbox,
+            "without_gpu": without_gpu,
             # Triton interprets kernels where there is no GPU. It reads it when it is imported.
             "environment": {"TRITON_INTERPRET": "1"} if device == "cpu" else {},
             "device": device,

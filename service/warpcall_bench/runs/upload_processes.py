@@ -1,7 +1,7 @@
 """The upload processes of a job, as its reaper starts and ends them.
 
 An upload process runs one uploaded implementation, a problem, or the profile of one of these. With
-`uploads=sandboxed` each has a sandbox of its own.
+`uploads=sandboxed` each has a sandbox of its own. That of the recorder of a verified upload shows no GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import socket
 import subprocess  # nosec B404
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,6 +23,7 @@ from warpcall_bench.runs import process_tree, sandboxed
 from warpcall_bench.runs.cgroups import Cgroup
 from warpcall_bench.runs.messages import (
     PROFILE_MODULE,
+    RECORD_MODULE,
     REQUEST_BYTES,
     TAG_VARIABLE,
     EndUpload,
@@ -76,12 +78,7 @@ class UploadProcesses:
         self._launch = launch
         self._log_fd = log_fd
         self._processes: dict[int, _Process] = {}
-        self._sandbox: Launch | None = None
-        if launch is not None and launch["sandbox"] is not None:
-            pairs = launch["environment"].items()
-            variables = [part for name, value in pairs for part in ("--setenv", name, value)]
-            arguments = [*launch["sandbox"]["arguments"], *variables]
-            self._sandbox = {**launch["sandbox"], "arguments": arguments}
+        self._in_sandbox = launch is not None and launch["sandbox"] is not None
 
     def fileno(self) -> int:
         """The descriptor of the socket with the requests."""
@@ -125,7 +122,7 @@ class UploadProcesses:
             if now >= process.end_at and not process.reaped:
                 _kill(process)
             gone = process.reaped and _has_ended(process.root_fd)
-            if gone and self._sandbox is None:
+            if gone and not self._in_sandbox:
                 gone = not process_tree.kill_tagged(process.tag, os.getpid())
             if gone or now >= process.give_up_at:
                 self._finish(process, left=not gone)
@@ -171,7 +168,7 @@ class UploadProcesses:
         except (sandboxed.CannotStart, OSError) as error:
             return {**failed, "trouble": str(error)}
         self._processes[number] = process
-        bubblewrap = [process.child.pid, process.root] if self._sandbox else []
+        bubblewrap = [process.child.pid, process.root] if self._in_sandbox else []
         return {
             "root": process.root,
             "processes": process.cgroup.list_of_processes if process.cgroup else "",
@@ -183,9 +180,12 @@ class UploadProcesses:
         launch = self._launch
         if launch is None:
             raise sandboxed.CannotStart("the job was started without uploads")
-        options = [f"--server-fd={fd}", f"--device={launch['device']}"]
+        records = module == RECORD_MODULE
+        device = "cpu" if records else launch["device"]
+        options = [f"--server-fd={fd}", f"--device={device}"]
         options += [f"--threads={launch['threads']}", f"--memory-bytes={launch['memory_bytes']}"]
-        if self._sandbox is None:
+        sandbox = launch["without_gpu"] if records else launch["sandbox"]
+        if not self._in_sandbox:
             child = subprocess.Popen(  # nosec B603
                 [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", *options],
                 pass_fds=(fd,),
@@ -196,11 +196,13 @@ class UploadProcesses:
                 start_new_session=True,
             )
             return _Process(number, child, child.pid, os.pidfd_open(child.pid), tag, None)
-        gpu = launch["device"] != "cpu"
+        if sandbox is None:
+            raise sandboxed.CannotStart("the job was started without verified uploads")
         profiler = launch["profiler"] and module == PROFILE_MODULE
         started = sandboxed.start(
-            *(self._sandbox, module, options, [fd], output_fd, output_fd),
-            gpu=gpu,
+            *(_with_variables(sandbox, launch["environment"]), module, options),
+            *([fd], output_fd, output_fd),
+            gpu=device != "cpu",
             profiler=profiler,
         )
         root = started.init or started.process.pid
@@ -225,13 +227,19 @@ class UploadProcesses:
             process.out_of_memory |= process.cgroup.ran_out_of_memory()
             process.cgroup.remove()
         status = process.status
-        if status is not None and self._sandbox is not None:
+        if status is not None and self._in_sandbox:
             status = sandboxed.status_inside(status)
         self._answer({"status": status, "out_of_memory": process.out_of_memory, "left": left})
 
     def _answer(self, answer: UploadStarted | UploadEnded) -> None:
         with contextlib.suppress(OSError):  # the job's process has ended
             self._requests.sendall(json.dumps(answer).encode())
+
+
+def _with_variables(sandbox: Launch, environment: Mapping[str, str]) -> Launch:
+    """A sandbox with further variables in its environment."""
+    variables = [part for pair in environment.items() for part in ("--setenv", *pair)]
+    return {**sandbox, "arguments": [*sandbox["arguments"], *variables]}
 
 
 def _kill(process: _Process) -> None:

@@ -81,6 +81,7 @@ def running_job(
             os.environ["PYTHONPATH"] = before
     uploads: UploadLaunch = {
         "sandbox": sandbox,
+        "without_gpu": sandbox,
         "environment": {**(environment or {})},
         "device": "cpu",
         "profiler": False,

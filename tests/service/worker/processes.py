@@ -42,6 +42,7 @@ def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
     """
     launch: UploadLaunch = {
         "sandbox": None,
+        "without_gpu": None,
         "environment": {"TRITON_INTERPRET": "1"},
         "device": task["device"],
         "profiler": False,

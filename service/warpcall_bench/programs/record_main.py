@@ -1,0 +1,69 @@
+"""The recorder of a verified upload: python -m warpcall_bench.programs.record_main, started by a job's reaper.
+
+It is an upload process as `programs.upload_main` is, without a GPU. It runs the author's code, compiles
+its kernels, and describes the launches of each case that the job's process names as a launch plan.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpcall_bench.programs import compile_only
+from warpcall_bench.runs import peer_child
+from warpcall_service.processes import temporary
+from warpcall_service.processes.imports import quick_imports
+
+if TYPE_CHECKING:
+    from warpcall_kernels.execution.record_server import Recorded
+
+
+def main() -> None:
+    """Import torch, load what the job's process sends, and record its calls."""
+    _, sock = peer_child.start()
+    with sock, temporary.folder() as folder:
+        compile_only.prepare(folder)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # without a sandbox it would see the GPUs
+        with quick_imports():
+            import torch
+
+            from warpcall_kernels.compile.first_launch import skip_hash
+            from warpcall_kernels.execution.record_server import serve_recorder
+
+        torch.set_num_threads(1)
+        skip_hash()  # its cache is in `folder`
+        peer_child.print_by_lines()
+        serve_recorder(sock, lambda message: _load(message, folder))
+    os._exit(0)  # threads that the source may have started do not matter
+
+
+def _load(message: dict[str, Any], folder: Path) -> Recorded:
+    """Import the source of the `upload` that the message has; one in CUDA C++ is only passed on.
+
+    The code may ask for the GPU when it is imported, so it sees one of the architecture `gpu`.
+    """
+    from warpcall_bench.programs import uploaded
+    from warpcall_kernels.compile.architectures import architecture
+    from warpcall_kernels.compile.pretended import pretending
+    from warpcall_kernels.execution.record_server import Recorded
+
+    upload = message["upload"]
+    language, declaration = upload["language"], upload["launches"]
+    if language == "cuda":
+        return Recorded(language=language, source=upload["source"], declaration=declaration)
+    with pretending(architecture(message["gpu"])):
+        function, error = uploaded.load(upload, folder)
+    return Recorded(
+        function=function,
+        error=error,
+        module=sys.modules.get(uploaded.MODULE),
+        language=language,
+        source=upload["source"],
+        declaration=declaration,
+    )
+
+
+if __name__ == "__main__":
+    main()
