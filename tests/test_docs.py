@@ -104,7 +104,7 @@ def no_uploads_left(server: Server) -> Iterator[None]:
     yield
     with warpcall.Client(server.url) as gpu:
         for one in gpu.implementations.list().implementations:
-            if one.kind == "uploaded":
+            if one.user is not None:
                 gpu.implementations.remove(one.name)
 
 

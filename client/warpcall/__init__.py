@@ -7,7 +7,8 @@
 
 Public names: Client, StoredTensor, Program and Job with their forms for asyncio (AsyncClient,
 AsyncStoredTensor, AsyncProgram, AsyncJob), Answer, what a job is asked for (JobRequest) and what it
-returns (Results, Comparison, History and others), the server's OpInfo, Device, Node and Health,
+returns (Results, Comparison, History and others), what declares the launches of verified kernels
+(launches, Launch), the server's OpInfo, Device, Node and Health,
 the user who calls (Me), and the errors of `warpcall.errors`.
 """
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from warpcall._client import Client
     from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact
     from warpcall._jobs.job import AsyncJob, Job
+    from warpcall._launches import Launch, launches
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
     from warpcall.artefacts import Artefact
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from warpcall.problems import ProblemDetails, ProblemInfo
     from warpcall.regressions import Regression, RegressionRow
     from warpcall.users import Me, Quota, UserLimits, UserQuotas
+    from warpcall.verifications import Verification, VerifiedCase
 
 __version__ = "0.2.0"  # of both distributions
 __all__ = [
@@ -124,6 +127,7 @@ __all__ = [
     "KernelFailed",
     "KernelReport",
     "Lane",
+    "Launch",
     "Me",
     "Measurement",
     "Monitor",
@@ -159,7 +163,10 @@ __all__ = [
     "UnsupportedMedia",
     "UserLimits",
     "UserQuotas",
+    "Verification",
+    "VerifiedCase",
     "WarpcallError",
+    "launches",
 ]
 
 
@@ -192,6 +199,7 @@ _LAZY = {
     "JobPreview": "jobs",
     "JobRequest": "jobs.request",
     "Lane": "health",
+    "Launch": "_launches",
     "Me": "users",
     "KernelReport": "compile_reports",
     "Measurement": "jobs.results",
@@ -218,6 +226,9 @@ _LAZY = {
     "StoredTensor": "_tensors",
     "UserLimits": "users",
     "UserQuotas": "users",
+    "Verification": "verifications",
+    "VerifiedCase": "verifications",
+    "launches": "_launches",
 }
 
 

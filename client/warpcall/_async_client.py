@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,12 +27,15 @@ from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import LoopWaiter
+from warpcall._verify.request import verify
 from warpcall.compile_reports import GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.devices import Device
 from warpcall.health import Health
+from warpcall.implementations import Language
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
 from warpcall.users import Me, UserQuotas
+from warpcall.verifications import Verification
 
 
 class AsyncClient(BaseClient, AsyncOps):
@@ -178,6 +181,34 @@ class AsyncClient(BaseClient, AsyncOps):
             InvalidInput: the request is wrong, or the code in the line that is named.
         """
         return await explain(self._core, op, case, code, function, implementation, gpu, texts)
+
+    async def verify(
+        self,
+        op: str,
+        cases: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        code: Code,
+        *,
+        function: str | None = None,
+        language: Language | None = None,
+        launches: Mapping[str, Any] | None = None,
+        gpu: str = GPU,
+    ) -> Verification:
+        """Whether kernels can be timed as verified ones, and what a call of them does.
+
+        The server compiles the kernels and needs no GPU for it. Nothing is stored.
+
+        Args:
+            op: name of the op or the problem.
+            cases: one case, or at most 8, as in a job: `{"shape": [4096, 4096], "dtype": "BF16",
+                "params": {...}}`.
+            code, function, language, launches: as for `implementations.add`.
+            gpu: the architecture, such as "sm_90", or a GPU, such as "h100".
+
+        Raises:
+            InvalidInput: the request is wrong, or the code in the line that is named. A case that
+                cannot be verified raises nothing: its `reason` says why.
+        """
+        return await verify(self._core, op, cases, code, function, language, launches, gpu)
 
     async def ops(self) -> OpList:
         """All ops of the server, also those that this client has no method for. See warpcall.ops."""

@@ -133,6 +133,7 @@ class Client(BaseClient, Ops):
         return Regressions(self.jobs)
 
     explain = blocking(AsyncClient.explain)
+    verify = blocking(AsyncClient.verify)
     ops = blocking(AsyncClient.ops)
     op = blocking(AsyncClient.op)
     kernels = blocking(AsyncClient.kernels)

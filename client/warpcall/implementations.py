@@ -12,14 +12,17 @@ here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from warpcall._extras.tables import table_of_objects
 from warpcall.jobs import Payload
 
-ImplementationKind = Literal["shipped", "operator", "uploaded"]
+ImplementationKind = Literal["shipped", "operator", "uploaded", "verified"]
 """Where an implementation comes from: the server's own library, a module that the operator
-installed, or source that a user uploaded."""
+installed, or source that a user uploaded; of "verified" source only the compiled kernels are timed."""
+
+Language = Literal["python", "cuda"]
+"""The language of uploaded source; "cuda" is CUDA C++."""
 
 UploadsMode = Literal["off", "sandboxed", "trusted"]
 """Whether users may upload source, and whether it runs in a sandbox."""
@@ -51,6 +54,11 @@ class Implementation(Payload):
     """Size of the source in bytes of UTF-8; null unless it is uploaded."""
     created_at: str | None
     """When this version was uploaded; null unless it is uploaded."""
+    verified: bool = False
+    """Whether its kernels are compiled without a GPU and launched by the server's own code, so that
+    no other code of its author runs while it is timed."""
+    language: Language | None = None
+    """Language of the source; null unless it is uploaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +147,14 @@ class ImplementationDetails(Implementation):
     fields."""
 
     source: str
-    """The Python source as it was uploaded."""
+    """The source as it was uploaded."""
     versions: list[ImplementationVersion]
     """All versions of this name, the latest first."""
     odd_cases: list[OddCases] = field(default_factory=list)
     """What checks of this version in the op's odd cases found, one for each kind of device; empty
     before a job has timed it."""
+    launches: dict[str, Any] | None = None
+    """Declaration of the launches that was uploaded beside the source; null if there was none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from warpcall._cli.job_options import flag_of, job_options
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
 from warpcall._cli.output import Json, Url, op_names, write_lines
 from warpcall._cli.sweep_args import implementations_of, sweep_of
-from warpcall._cli.uploads import described, job_names, upload_of
+from warpcall._cli.uploads import Launches, Verified, described, job_names, verified_uploads
 from warpcall._jobs.names import is_problem, without_version
 from warpcall.errors import InvalidInput
 from warpcall.jobs.request import JobRequest
@@ -97,6 +97,8 @@ def bench(
         ),
     ] = None,
     size: Sizes = None,
+    verified: Verified = False,
+    launches: Launches = None,
     check_only: Annotated[
         bool,
         typer.Option(
@@ -129,7 +131,9 @@ def bench(
     warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024 --dtype bf16
     """
     chosen = JobRequest(op, **(options | ({"precision": "check"} if check_only else {})))
-    uploads = [upload_of(given) for given in mine or ()]
+    if (verified or launches) and not mine:
+        raise UsageError("--verified and --launches need a file: --mine my_kernel.py")
+    uploads = verified_uploads(mine or (), verified=verified, launches=launches)
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)

@@ -11,7 +11,7 @@ from warpcall._cli.files import UsageError
 from warpcall._cli.job_options import job_options
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.output import Json, Url, op_names, write_lines
-from warpcall._cli.uploads import described, job_names, upload_of
+from warpcall._cli.uploads import Launches, Verified, described, job_names, verified_uploads
 from warpcall._jobs.names import without_version
 from warpcall.jobs.request import JobRequest
 
@@ -36,6 +36,8 @@ def check(
             "Can be repeated.",
         ),
     ] = None,
+    verified: Verified = False,
+    launches: Launches = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Check again what you have checked before.")
     ] = False,
@@ -56,7 +58,7 @@ def check(
     """
     if not mine:
         raise UsageError("check needs a file: --mine my_kernel.py")
-    uploads = [upload_of(given) for given in mine]
+    uploads = verified_uploads(mine, verified=verified, launches=launches)
     with Client(url) as gpu:
         private = options["private"]
         found = [upload.send(gpu, without_version(op), private=private) for upload in uploads]

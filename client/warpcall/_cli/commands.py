@@ -45,6 +45,7 @@ from warpcall._cli.output import (
 from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._explain import command as explain
 from warpcall._jobs.names import is_problem
+from warpcall._verify import command as verify
 from warpcall.health import Health
 from warpcall.nodes import Node
 
@@ -69,6 +70,7 @@ app.add_typer(bench.app)
 app.add_typer(regression.app)
 app.add_typer(check.app)
 app.add_typer(explain.app)
+app.add_typer(verify.app)
 app.add_typer(jobs.app)
 app.add_typer(measured.app)
 app.add_typer(sharing.app)

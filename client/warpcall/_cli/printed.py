@@ -20,9 +20,11 @@ from warpcall._cli.tables import (
 from warpcall._explain.tables import report_lines
 from warpcall._extras.tables import Table
 from warpcall._text import clean
+from warpcall._verify.lines import verification_lines
 from warpcall.compile_reports import CompileReport
 from warpcall.jobs.results import Board, Comparison, History, Results
 from warpcall.regressions import Regression
+from warpcall.verifications import Verification
 
 WIDTH = 1000  # so that no row is wrapped
 
@@ -43,6 +45,8 @@ def _lines(found: Table) -> Iterable[str]:
         return _history_lines(found)
     if isinstance(found, CompileReport):
         return report_lines(found, found.op)
+    if isinstance(found, Verification):
+        return verification_lines(found, found.op)
     if isinstance(found, Regression):
         return regression_lines(found)
     return [repr(found)]

@@ -23,7 +23,7 @@ from warpcall._cli.output import (
     write_lines,
 )
 from warpcall._cli.tables import ago, one_line, text_lines
-from warpcall._cli.uploads import described, errors_naming, upload_of
+from warpcall._cli.uploads import Launches, Verified, described, errors_naming, verified_uploads
 from warpcall.implementations import (
     Environment,
     Implementation,
@@ -70,8 +70,8 @@ def add_implementation(
         str,
         typer.Argument(
             metavar="FILE[:FUNCTION]",
-            help="Python file to upload, and the function in it; default: the one with the op's "
-            "name.",
+            help="File to upload, in Python or CUDA C++ (.cu), and the function in it; default: the "
+            "one with the op's name.",
         ),
     ],
     name: Annotated[
@@ -82,6 +82,8 @@ def add_implementation(
         ),
     ] = None,
     private: Private = None,
+    verified: Verified = False,
+    launches: Launches = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -91,7 +93,7 @@ def add_implementation(
     warpcall implementations add permute my_permute.py
     warpcall bench permute --vs torch,ann/my_permute --shape 4096x4096 --dtype bf16 --dims 1,0
     """
-    upload = upload_of(file)
+    (upload,) = verified_uploads([file], verified=verified, launches=launches)
     with Client(url) as gpu:
         uploaded = upload.send(gpu, op, name=name, private=private)
     _print_uploaded(upload.path, uploaded, as_json)

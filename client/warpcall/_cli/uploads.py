@@ -5,22 +5,53 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from warpcall import Client
 from warpcall._cli.files import UsageError
+from warpcall._jobs.source import CUDA_SUFFIX
+from warpcall._jobs.verified import read_launches
 from warpcall.errors import InvalidInput
 from warpcall.implementations import UploadedImplementation
 from warpcall.problems import UploadedProblem
 
+Verified = Annotated[
+    bool,
+    typer.Option(
+        "--verified",
+        help="Time only the compiled kernels of FILE, launched by the server's own code. CUDA C++ "
+        "(.cu) always is verified.",
+    ),
+]
+Launches = Annotated[
+    Path | None,
+    typer.Option(
+        "--launches",
+        metavar="FILE.json",
+        help="Declaration of what one call launches. Default: what a comment in CUDA C++ or the "
+        "decorator warpcall.launches declares, or else what a call of the function launches.",
+    ),
+]
+SUFFIXES = (".py", CUDA_SUFFIX)
+
 
 @dataclass(frozen=True)
 class Upload:
-    """A file to upload, and the function in it; None for the function with the op's name."""
+    """A file to upload, and the function in it; None for the function with the op's name.
+
+    Attributes:
+        verified: whether only its kernels shall be timed.
+        launches: declaration of its launches; None for that in the file.
+    """
 
     path: Path
     function: str | None
+    verified: bool = False
+    launches: dict[str, Any] | None = None
 
     def send(
         self, gpu: Client, op: str, *, name: str | None = None, private: bool | None = None
@@ -32,7 +63,13 @@ class Upload:
         """
         with errors_naming(self.path, name):
             return gpu.implementations.add(
-                op, self.path, function=self.function, name=name, private=private
+                op,
+                self.path,
+                function=self.function,
+                name=name,
+                private=private,
+                verified=self.verified,
+                launches=self.launches,
             )
 
 
@@ -55,7 +92,7 @@ def errors_naming(path: Path, name: str | None) -> Iterator[None]:
 
 def is_file(text: str) -> bool:
     """Whether a value names a file, such as new.py or new.py:fast, and no upload or op."""
-    return Path(text.partition(":")[0]).suffix == ".py" or Path(text).is_file()
+    return Path(text.partition(":")[0]).suffix in SUFFIXES or Path(text).is_file()
 
 
 def upload_of(text: str) -> Upload:
@@ -71,7 +108,30 @@ def upload_of(text: str) -> Upload:
         raise UsageError(
             f"a file to upload must be such as my_permute.py or my_permute.py:fast, got {text!r}"
         )
+    if Path(path).suffix == CUDA_SUFFIX:
+        raise UsageError(
+            f"{path}: its declaration of launches names the kernels, so {function} must be left out"
+        )
     return Upload(Path(path), function)
+
+
+def verified_uploads(
+    texts: Sequence[str], *, verified: bool, launches: Path | None
+) -> list[Upload]:
+    """Parse each FILE or FILE:FUNCTION, with the options --verified and --launches.
+
+    Raises:
+        UsageError: as `upload_of`; there is not one file for --launches; its file is wrong.
+    """
+    uploads = [replace(upload_of(text), verified=verified) for text in texts]
+    if launches is None:
+        return uploads
+    if len(uploads) != 1:
+        raise UsageError(f"--launches is for one file, got {len(uploads)}")
+    try:
+        return [replace(uploads[0], launches=read_launches(launches))]
+    except InvalidInput as error:
+        raise UsageError(error.detail) from None
 
 
 def job_names(uploaded: Sequence[UploadedImplementation]) -> list[str]:

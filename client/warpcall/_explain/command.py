@@ -20,6 +20,7 @@ from warpcall._cli.uploads import is_file, upload_of
 from warpcall._explain.gpus import GPUS, architecture_of
 from warpcall._explain.tables import difference_lines, report_lines, text_lines_of
 from warpcall._jobs.names import without_version
+from warpcall._jobs.source import CUDA_SUFFIX
 from warpcall.compile_reports import ARCHITECTURES, GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.errors import InvalidInput, NotFound
 
@@ -156,6 +157,10 @@ class _Target:
 def _target_of(what: str, op: str) -> _Target:
     if is_file(what):
         upload = upload_of(what)
+        if upload.path.suffix == CUDA_SUFFIX:
+            raise UsageError(
+                f"{upload.path}: explain compiles Triton kernels; `warpcall verify` compiles CUDA C++"
+            )
         return _Target(upload.path, upload.function)
     if "/" in what:
         return _Target(implementation=what)

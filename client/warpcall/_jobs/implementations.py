@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 from warpcall import wire
@@ -11,11 +13,13 @@ from warpcall._jobs.client import CREATED, given
 from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import Code, source_of
+from warpcall._jobs.verified import verified_members
 from warpcall.errors import InvalidInput
 from warpcall.implementations import (
     Environment,
     ImplementationDetails,
     ImplementationList,
+    Language,
     UploadedImplementation,
 )
 
@@ -34,6 +38,9 @@ class AsyncImplementations(ClientPart):
         function: str | None = None,
         name: str | None = None,
         private: bool | None = None,
+        verified: bool = False,
+        language: Language | None = None,
+        launches: Mapping[str, Any] | None = None,
     ) -> UploadedImplementation:
         """Upload an implementation of an op, as the latest version of its name.
 
@@ -45,10 +52,10 @@ class AsyncImplementations(ClientPart):
 
         Args:
             op: name of the op that it computes, "user/name" of a problem.
-            code: path of a Python file; or the source itself, a text of several lines; or a
-                function that is defined at the top level of a file, which is uploaded whole, as
-                it is on the disk now. Of a function in a notebook what it uses of its cell is
-                uploaded, with the imports of other cells.
+            code: path of a file in Python or CUDA C++ (.cu); or the source itself, a text of several
+                lines; or a function that is defined at the top level of a file, which is uploaded
+                whole, as it is on the disk now. Of a function in a notebook what it uses of its cell
+                is uploaded, with the imports of other cells.
             function: name of the function in the source. None means the op's name, with `_` for
                 `-`, or the function that was given.
             name: 1 to 48 letters, digits, `_`, `.` and `-`. Jobs call it "user/name". None means
@@ -56,10 +63,16 @@ class AsyncImplementations(ClientPart):
                 name, and otherwise the name of the function.
             private: whether only you and administrators may read and time it. None means as the
                 latest version of the name; the first one is not private.
+            verified: whether only its compiled kernels shall be timed, launched by the server's own
+                code: docs/verified-kernels.md. CUDA C++ always is verified.
+            language: "python" or "cuda"; None means that of the file.
+            launches: declaration of what a call launches. None means what the decorator
+                `warpcall.launches` or a comment in CUDA C++ declares, or else what a call of the
+                function launches.
 
         Raises:
-            InvalidInput: the source cannot be read or imported, or has no such function; the
-                message names the line.
+            InvalidInput: the source cannot be read, imported or compiled, or has no such function;
+                the message names the line. Or CUDA C++ declares no launches.
             TooLarge: the source exceeds a limit.
             Forbidden: the server takes no uploads, or your key's role does not allow them.
             OSError: the file cannot be read.
@@ -75,6 +88,7 @@ class AsyncImplementations(ClientPart):
             "function": function or source.function,
             "name": name or (source.name if function is None else None),
             "private": private,
+            **verified_members(source, verified, language, launches),
         }
         payload = await self._core.request_json("POST", PATH, given(body), accepted=CREATED)
         return parse(UploadedImplementation, payload, "an uploaded implementation")

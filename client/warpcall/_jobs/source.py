@@ -14,26 +14,31 @@ from typing import Any
 from warpcall._jobs.cells import needed_part
 from warpcall._jobs.names import NAME
 from warpcall.errors import InvalidInput, TooLarge
+from warpcall.implementations import Language
 
 Code = str | os.PathLike[str] | Callable[..., Any]
 
+CUDA_SUFFIX = ".cu"
 MAX_SOURCE_BYTES = 256 << 10  # no server takes more, but its own limit may be lower
 UNSENDABLE = re.compile(r"[\0\ud800-\udfff]")  # NUL, and what UTF-8 does not have
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Python source, and what is known of the function to time.
+    """Source in Python or CUDA C++, and what is known of the function to time.
 
     Attributes:
         text: the source of a whole module.
         function: name of the function, if a function was given.
         name: name for the implementation, if a file was given and its name can be one.
+        label: how messages name it.
     """
 
     text: str
     function: str | None = None
     name: str | None = None
+    language: Language = "python"
+    label: str = "source"
 
 
 def source_of(code: Code, wanted: str | None = None) -> Source:
@@ -56,12 +61,13 @@ def source_of(code: Code, wanted: str | None = None) -> Source:
     if isinstance(code, str | os.PathLike):
         path = Path(code)
         name = path.stem if NAME.fullmatch(path.stem) else None
-        return Source(read_source(path), name=name)
+        language: Language = "cuda" if path.suffix == CUDA_SUFFIX else "python"
+        return Source(read_source(path), name=name, language=language, label=str(path))
     return _source_of_function(code, wanted)
 
 
 def read_source(path: Path) -> str:
-    """The text of a file of Python source.
+    """The text of a file of source.
 
     Raises:
         InvalidInput: it is not a regular file, or not text in UTF-8.
@@ -69,7 +75,7 @@ def read_source(path: Path) -> str:
         OSError: it cannot be read.
     """
     if path.exists() and not path.is_file():  # opening a pipe could wait for ever
-        raise InvalidInput(f"{path} must be a file of Python source", field="source")
+        raise InvalidInput(f"{path} must be a file of source", field="source")
     with path.open("rb") as file:
         data = file.read(MAX_SOURCE_BYTES + 1)
     _check_size(len(data), str(path))

@@ -150,7 +150,7 @@ def test_a_request_is_submitted_with_the_options_that_replace_its_fields() -> No
 
 
 def test_all_types_of_requests_and_results_are_dataclasses() -> None:
-    kinds = [getattr(warpcall, name) for name in warpcall.__all__]
+    kinds = [getattr(warpcall, name) for name in warpcall.__all__ if name != "launches"]
     others = (Exception, list, BaseClient, BaseStoredTensor, Program, AsyncProgram)
 
     for kind in kinds:

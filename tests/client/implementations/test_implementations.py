@@ -215,7 +215,7 @@ def test_what_is_no_file_of_source_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(InvalidInput, match=f"{path} must be a file of Python source"):
+        with pytest.raises(InvalidInput, match=f"{path} must be a file of source"):
             source_of(path)
     with pytest.raises(FileNotFoundError):
         source_of(tmp_path / "absent.py")

@@ -65,10 +65,13 @@ def test_an_implementation_is_described_and_can_be_read(lab: Lab) -> None:
         "private": False,
         "nbytes": len(PLAIN),
         "created_at": found["created_at"],
+        "verified": False,
+        "language": found["language"],
     }
     assert found == {**known, "created": True}
     version = {name: known[name] for name in ("version", "sha256", "created_at", "nbytes")}
-    assert details == {**known, "source": PLAIN, "versions": [version], "odd_cases": []}
+    own = {"source": PLAIN, "versions": [version], "odd_cases": [], "launches": None}
+    assert details == {**known, **own}
     assert listed == {"implementations": [known], "errors": [], "next": None}
 
 

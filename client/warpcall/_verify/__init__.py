@@ -1,0 +1,1 @@
+"""Verifications of kernels in the SDK and on the command line."""
