@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -222,12 +224,49 @@ class Editable:
     def section(self, name: str, /, **changes: int) -> Editable:
         begin = HEADER.unpack_from(self.data)[6]
         at = begin + SECTION.size * Cubin.parse(bytes(self.data)).sections[name].number
-        members = ["name", "kind", "flags", "address", "offset", "size", "link", "info"]
-        header = list(SECTION.unpack_from(self.data, at))
-        for member, value in changes.items():
-            header[members.index(member)] = value
-        SECTION.pack_into(self.data, at, *header)
+        members = [
+            "name",
+            "kind",
+            "flags",
+            "address",
+            "offset",
+            "size",
+            "link",
+            "info",
+            "align",
+            "each",
+        ]
+        header = SECTION.unpack_from(self.data, at)
+        SECTION.pack_into(self.data, at, *self._changed(header, members, changes))
         return self
+
+    def symbol(self, wanted: str, **changes: int) -> Editable:
+        cubin = Cubin.parse(bytes(self.data))
+        number = 1 + [one.name for one in cubin.symbols()].index(wanted)
+        at = bytes(self.data).index(cubin.sections[".symtab"].data) + SYMBOL.size * number
+        members = ["name", "info", "other", "section", "value", "size"]
+        SYMBOL.pack_into(
+            self.data, at, *self._changed(SYMBOL.unpack_from(self.data, at), members, changes)
+        )
+        return self
+
+    def attribute(self, section: str, wanted: int, **changes: int) -> Editable:
+        """Change the first attribute of this number; `ordinal` and `offset` are of a parameter."""
+        data = Cubin.parse(bytes(self.data)).sections[section].data
+        at = bytes(self.data).index(data)
+        while self.data[at + 1] != wanted:
+            at += 4 + (struct.unpack_from("<H", self.data, at + 2)[0] if self.data[at] == 4 else 0)
+        record = struct.Struct("<BBHIHH")
+        members = ["form", "number", "length", "index", "ordinal", "offset"]
+        record.pack_into(
+            self.data, at, *self._changed(record.unpack_from(self.data, at), members, changes)
+        )
+        return self
+
+    @staticmethod
+    def _changed(values: Sequence[int], members: list[str], changes: dict[str, int]) -> list[int]:
+        assert set(changes) <= set(members)
+        return [changes.get(member, value) for member, value in zip(members, values, strict=True)]
 
     def renamed(self, old: str, new: str) -> Editable:
         assert len(old) == len(new)
@@ -276,19 +315,56 @@ def test_parts_of_a_kernel_belong_to_it_by_name_and_by_number() -> None:
 
 
 def test_a_symbol_outside_of_all_sections_is_refused() -> None:
-    made = editable(declarations=GLOBAL, body=COUNT)
-    table = Cubin.parse(bytes(made)).sections[".symtab"]
-    at = bytes(made).index(table.data)
-    for number, (name, info, other, section, value, size) in enumerate(
-        SYMBOL.iter_unpack(table.data)
-    ):
-        if section == Cubin.parse(bytes(made)).sections[".nv.global"].number:
-            SYMBOL.pack_into(
-                made.data, at + SYMBOL.size * number, name, info, other, 0xFFF2, value, size
-            )
-    made.section(".nv.global", kind=8, flags=3).renamed(".nv.global", ".nv.shared")
+    constant = ".const .align 4 .b8 mine[8] = {1, 2, 3, 4, 5, 6, 7, 8};"
+    made = editable(declarations=constant, body=READ.format("mine", "const"))
 
-    assert refused(bytes(made))
+    assert "the driver allocates (mine)" in refused(bytes(made.symbol("mine", section=0xFFF2)))
+
+
+def test_calls_of_the_driver_are_refused_without_their_name() -> None:
+    declarations = ".extern .func (.param .b64 r) malloc (.param .b64 a);"
+    made = editable(declarations=declarations, body=CALL.format("malloc"))
+
+    assert "it calls the driver" in refused(bytes(made.symbol("malloc", name=0)))
+
+
+def test_tables_for_other_compilers_must_be_the_same() -> None:
+    declarations = f".global .align 4 .b8 table[24] = {{{TABLE}}};"
+    made = editable(
+        declarations=declarations, body=READ.format("table", "global"), target="sm_100a"
+    )
+    made.section(".nv.merc.nv.global.init", offset=0)
+
+    assert "differs" in refused(bytes(made), gpu="sm_100")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (0x1B, {"number": 0x1F}, "launches kernels from the device"),
+        (0x1B, {"number": 0x20}, "launches kernels from the device"),
+        (0x3D, {"number": 0x10}, "says twice"),
+        (0x05, {"length": 8}, "has another size"),
+        (0x17, {"length": 8}, "in an unknown way"),
+        (0x17, {"ordinal": 7}, "not numbered, or overlap"),
+        (0x17, {"offset": 0}, "not numbered, or overlap"),
+    ],
+)
+def test_attributes_of_a_kernel_are_checked(old: int, new: dict[str, int], text: str) -> None:
+    directives = ".maxntid 64, 2, 1 .reqnctapercluster 2, 1, 1 .explicitcluster"
+    made = editable(directives=directives, parameters=("u64", "u32"))
+    if new.get("number") == 0x10:
+        made.attribute(".nv.info.k", 0x05, number=0x10)
+
+    assert text in refused(
+        bytes(made.attribute(".nv.info.k", old, **new)), parameters=("*", "i32"), threads=(64, 2, 1)
+    )
+
+
+def test_attributes_of_a_kernel_stand_in_its_own_section() -> None:
+    assert "belong to one kernel" in refused(
+        bytes(editable().attribute(".nv.info", 0x11, number=0x10))
+    )
 
 
 @pytest.mark.parametrize(
@@ -314,12 +390,35 @@ def test_what_is_no_elf_file_for_gpus_is_refused(data: bytes) -> None:
         (".symtab", {"size": 25}, "table of symbols is wrong"),
         (".strtab", {"size": 1}, "a name does not end"),
         (".nv.info.k", {"size": 5}, "ends within an attribute"),
+        (".nv.info.k", {"size": 10}, "ends within an attribute"),
         (".nv.info.k", {"name": 1}, "two sections"),
         (".symtab", {"link": 1}, "their names in another section"),
     ],
 )
 def test_broken_files_are_refused(name: str, changes: dict[str, int], text: str) -> None:
     assert text in refused(bytes(editable().section(name, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "text"),
+    [
+        (40, b"\xff\xff\xff", "ends behind the file"),
+        (58, b"\x28", "table of sections is wrong"),
+        (60, b"\0\0", "table of sections is wrong"),
+    ],
+)
+def test_broken_headers_are_refused(at: int, value: bytes, text: str) -> None:
+    made = bytearray(cubin())
+    made[at : at + len(value)] = value
+
+    assert text in refused(bytes(made))
+
+
+def test_names_are_ascii_and_symbols_are_there() -> None:
+    strange = bytearray(cubin().replace(b"\0.nv.callgraph\0", b"\0.nv.callgrap\xff\0"))
+
+    assert "not ASCII" in refused(bytes(strange))
+    assert "no symbols" in refused(bytes(editable().renamed(".symtab", ".symtaz")))
 
 
 @settings(max_examples=300, deadline=None)
