@@ -31,10 +31,12 @@ class Launch:
         arguments: of a Triton kernel a mapping from the names of its parameters to tensors,
             expressions, numbers, bools and None; of a CUDA C++ kernel a list in the order of its
             parameters, with the type of each number, such as `{"i32": "rows"}`.
-        num_warps, num_stages: of a Triton kernel.
+        num_warps, num_stages, num_ctas, maxnreg: of a Triton kernel.
         block: of a CUDA C++ kernel: one to three expressions, the threads of a block.
         shared_bytes: of a CUDA C++ kernel: dynamic shared memory of a block.
         cluster: of a CUDA C++ kernel: blocks of a cluster along each axis.
+        early: whether it may begin before the launch before it has ended.
+        cooperative: whether all its blocks must be resident at the same time.
     """
 
     kernel: Any
@@ -42,14 +44,19 @@ class Launch:
     arguments: Mapping[str, Any] | Sequence[Any]
     num_warps: Expression | None = None
     num_stages: Expression | None = None
+    num_ctas: Expression | None = None
+    maxnreg: Expression | None = None
     block: Sequence[Expression] | None = None
     shared_bytes: Expression | None = None
     cluster: Sequence[Expression] | None = None
+    early: bool = False
+    cooperative: bool = False
 
 
 def launches(
     *,
     launches: Iterable[Launch | Mapping[str, Any]],
+    requires: Sequence[str] | None = None,
     sizes: Mapping[str, Expression] | None = None,
     scratch: Mapping[str, Mapping[str, Any]] | None = None,
     configurations: Iterable[Mapping[str, Any]] | None = None,
@@ -72,6 +79,7 @@ def launches(
 
     Args:
         launches: at most 8, in sequence.
+        requires: conditions, such as "x.dtype == BF16"; a case that has not all of them is refused.
         sizes: names for expressions, in the order in which they are computed.
         scratch: memory for each call by name: `dtype`, `shape`, and `fill`, with which it is filled.
         configurations: at most 64, each with names for expressions and constants; the fastest one
@@ -81,7 +89,7 @@ def launches(
         TypeError: a member has another type than it may have.
         ValueError: there are too many launches or configurations, or the declaration is too long.
     """
-    declared = _declaration(launches, sizes, scratch, configurations)
+    declared = _declaration(launches, requires, sizes, scratch, configurations)
 
     def decorate(function: Function) -> Function:
         setattr(function, ATTRIBUTE, declared)
@@ -90,13 +98,19 @@ def launches(
     return decorate
 
 
-def _declaration(launches: Any, sizes: Any, scratch: Any, configurations: Any) -> dict[str, Any]:
+def _declaration(
+    launches: Any, requires: Any, sizes: Any, scratch: Any, configurations: Any
+) -> dict[str, Any]:
     if isinstance(launches, Mapping | str) or not isinstance(launches, Iterable):
         raise TypeError(f"launches must be a list of Launch, got {_brief(launches)}")
     listed = [_launch(f"launches[{i}]", one) for i, one in enumerate(launches)]
     if not 1 <= len(listed) <= MOST_LAUNCHES:
         raise ValueError(f"launches must have 1 to {MOST_LAUNCHES} entries, got {len(listed)}")
     declared: dict[str, Any] = {}
+    if requires is not None:
+        if not isinstance(requires, list | tuple) or not all(isinstance(c, str) for c in requires):
+            raise TypeError(f"requires must be a list of conditions, got {_brief(requires)}")
+        declared["requires"] = [*requires]
     if sizes is not None:
         declared["sizes"] = {
             name: _expression(f"sizes[{name!r}]", value)
@@ -152,9 +166,16 @@ def _launch(where: str, given: Any) -> dict[str, Any]:
         if members.get(name) is not None:
             found[name] = _triple(f"{where}.{name}", members[name])
     found["arguments"] = _arguments(f"{where}.arguments", members["arguments"])
-    for name in ("num_warps", "num_stages", "shared_bytes"):
+    for name in ("num_warps", "num_stages", "num_ctas", "maxnreg", "shared_bytes"):
         if members.get(name) is not None:
             found[name] = _expression(f"{where}.{name}", members[name])
+    for name in ("early", "cooperative"):
+        if members.get(name, False) is not False:
+            if members[name] is not True:
+                raise TypeError(
+                    f"{where}.{name} must be True or False, got {_brief(members[name])}"
+                )
+            found[name] = True
     return found
 
 

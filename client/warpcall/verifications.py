@@ -135,7 +135,7 @@ class Verification(Table, Payload):
 def decorator_of(declaration: dict[str, Any]) -> str:
     """A declaration of launches as the decorator `warpcall.launches` in Python."""
     lines = ["@warpcall.launches("]
-    for name in ("sizes", "scratch"):
+    for name in ("requires", "sizes", "scratch"):
         if declaration.get(name):
             lines.append(f"    {name}={_text(declaration[name])},")
     if declaration.get("configurations"):

@@ -37,6 +37,7 @@ def test_a_declaration_is_stored_as_json_at_the_function() -> None:
     tuned = SimpleNamespace(fn=SimpleNamespace(fn=kernel))  # as an autotuner over heuristics
 
     found = declared(
+        requires=("x.ndim == 2",),
         sizes={"rows": "x.shape[0]"},
         scratch={"sums": {"dtype": "F32", "shape": ["rows"], "fill": 0}},
         configurations=[{"BLOCK": 64, "num_warps": 4}],
@@ -50,11 +51,13 @@ def test_a_declaration_is_stored_as_json_at_the_function() -> None:
                 arguments=["sums", None, {"i32": "rows"}],
                 shared_bytes="4 * rows",
                 cluster=[2, 1, 1],
+                early=True,
             ),
         ],
     )
 
     assert found == {
+        "requires": ["x.ndim == 2"],
         "sizes": {"rows": "x.shape[0]"},
         "scratch": {"sums": {"dtype": "F32", "shape": ["rows"], "fill": 0}},
         "configurations": [{"BLOCK": 64, "num_warps": 4}],
@@ -68,6 +71,7 @@ def test_a_declaration_is_stored_as_json_at_the_function() -> None:
                 "cluster": [2, 1, 1],
                 "arguments": ["sums", None, {"i32": "rows"}],
                 "shared_bytes": "4 * rows",
+                "early": True,
             },
         ],
     }
@@ -90,6 +94,8 @@ def test_a_declaration_is_stored_as_json_at_the_function() -> None:
         ({"launches": [{**GOOD, "arguments": "x"}]}, r"launches\[0\].arguments must be a mapping by name"),
         ({"launches": [{**GOOD, "arguments": {"x": [1]}}]}, r"arguments\['x'\] must be the name of a"),
         ({"launches": [{**GOOD, "arguments": [{"i32": 1, "i64": 2}]}]}, r"arguments\[0\] must be one type"),
+        ({"launches": [{**GOOD, "early": 1}]}, r"launches\[0\].early must be True or False, got 1"),
+        ({"launches": [GOOD], "requires": "x.ndim == 2"}, "requires must be a list of conditions"),
         ({"launches": [GOOD], "sizes": {"rows": None}}, r"sizes\['rows'\] must be an integer or"),
         ({"launches": [GOOD], "scratch": {"a": 4}}, r"scratch\['a'\] must be a mapping with names"),
         ({"launches": [GOOD], "configurations": [{}] * 65}, "configurations must have at most 64"),
@@ -104,6 +110,7 @@ def test_a_wrong_declaration_is_refused_at_once(members: dict[str, Any], error: 
 
 def test_a_declaration_as_a_decorator_declares_the_same() -> None:
     found = declared(
+        requires=["x.dtype == F32"],
         sizes={"rows": "x.shape[0]"},
         scratch={"sums": {"dtype": "F32", "shape": ["rows", 'cdiv(rows, "4")']}},
         configurations=[{"BLOCK": 64}, {"BLOCK": 128}],

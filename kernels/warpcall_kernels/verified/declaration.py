@@ -17,6 +17,7 @@ import torch
 from warpcall_kernels.op.declaration import dtype_name
 from warpcall_kernels.op.errors import brief, listed
 from warpcall_kernels.verified.expressions import (
+    DTYPES,
     RESERVED,
     Expression,
     InvalidExpression,
@@ -43,6 +44,7 @@ from warpcall_kernels.verified.plan import (
 
 MOST_SIZES = 64
 MOST_SCRATCH = 16
+MOST_CONDITIONS = 32
 MOST_CONSTANTS = 32  # of a configuration
 MOST_NAME = 64
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -54,21 +56,7 @@ OPTIONS = (
 )  # of Triton; a configuration may have them
 MOST_OPTION = {"num_warps": 32, "num_stages": 32, "num_ctas": MOST_CLUSTER, "maxnreg": 255}
 SCALARS = tuple(kind for kind in FORMATS if kind != POINTER)  # types of arguments of CUDA C++
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 Constant = bool | int | float
 
 
@@ -199,6 +187,7 @@ class Scope:
 class Declaration:
     """A checked declaration."""
 
+    requires: tuple[Expression, ...]
     sizes: Mapping[str, Expression]
     scratch: Mapping[str, Scratch]
     configurations: tuple[Mapping[str, Constant], ...]
@@ -216,7 +205,12 @@ class Declaration:
         Raises:
             InvalidDeclaration: it is none.
         """
-        _members(data, "the declaration", ("launches",), ("sizes", "scratch", "configurations"))
+        optional = ("requires", "sizes", "scratch", "configurations")
+        _members(data, "the declaration", ("launches",), optional)
+        conditions = data.get("requires")
+        requires = _expressions(
+            [] if conditions is None else conditions, "requires", 0, MOST_CONDITIONS
+        )
         sizes = {
             name: _expression(value, f"sizes.{name}")
             for name, value in _named(data.get("sizes"), "sizes", MOST_SIZES)
@@ -249,7 +243,7 @@ class Declaration:
         for name in scratch:
             if name in constants:
                 raise InvalidDeclaration(f"scratch.{name}: the name is taken")
-        return cls(sizes, scratch, configurations, launches)
+        return cls(requires, sizes, scratch, configurations, launches)
 
     def scopes(self, names: Names) -> Iterator[Scope]:
         """The declaration for one case, with each of its configurations.
@@ -259,7 +253,8 @@ class Declaration:
                 the case has not.
 
         Raises:
-            InvalidDeclaration: a name is taken, or a size has no value.
+            InvalidDeclaration: a name is taken, a size has no value, or the case does not have what is
+                required.
         """
         for name in (*self.sizes, *self.scratch, *(self.configurations or ({},))[0]):
             if name in names:
@@ -271,8 +266,15 @@ class Declaration:
             for name, size in self.sizes.items():
                 with _naming(f"sizes.{name}"):
                     values[name] = size.value(values)
-                if isinstance(values[name], TensorFacts):
-                    raise InvalidDeclaration(f"sizes.{name} must be a number, and is a tensor")
+                if isinstance(values[name], TensorFacts | str):
+                    what = "a dtype" if isinstance(values[name], str) else "a tensor"
+                    raise InvalidDeclaration(f"sizes.{name} must be a number, and is {what}")
+            for number, condition in enumerate(self.requires):
+                with _naming(f"requires[{number}]"):
+                    if condition.value(values) is not True:
+                        raise InvalidExpression(
+                            f"the kernels are not for this case: {brief(condition.text)} is not true"
+                        )
             scratch = {}
             for name, one in self.scratch.items():
                 shape = []
@@ -294,7 +296,7 @@ def facts(
     """What expressions may ask of a tensor; one without strides is contiguous."""
     if strides is None:
         strides = [math.prod(max(1, n) for n in shape[axis + 1 :]) for axis in range(len(shape))]
-    return TensorFacts(tuple(shape), tuple(strides), dtype.itemsize)
+    return TensorFacts(tuple(shape), tuple(strides), dtype.itemsize, CODES.get(dtype, ""))
 
 
 def bit_pattern(value: Constant, dtype: torch.dtype) -> tuple[int, int]:

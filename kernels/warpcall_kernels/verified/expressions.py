@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+
 from warpcall_kernels.op.errors import brief, listed
 
 MOST_CHARS = 500
@@ -26,7 +28,22 @@ WORDS = re.compile(
     r"(?:\s|[A-Za-z_]\w*|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?!\w)|//|[<>=!]=|[-+*%<>()\[\].,])*+",
     re.ASCII,
 )
-MEMBERS = ("shape", "stride", "numel", "itemsize", "ndim")
+MEMBERS = ("shape", "stride", "numel", "itemsize", "ndim", "dtype")
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 class InvalidExpression(Exception):
@@ -34,11 +51,17 @@ class InvalidExpression(Exception):
 
 
 class TensorFacts(NamedTuple):
-    """What expressions may ask of a tensor. Strides are in elements."""
+    """What expressions may ask of a tensor.
+
+    Attributes:
+        stride: in elements.
+        dtype: its code, such as "BF16"; empty for one that is not in DTYPES.
+    """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     itemsize: int
+    dtype: str
 
     @property
     def numel(self) -> int:
@@ -49,7 +72,7 @@ class TensorFacts(NamedTuple):
         return len(self.shape)
 
 
-Value = bool | int | float | tuple[int, ...] | TensorFacts | None
+Value = bool | int | float | str | tuple[int, ...] | TensorFacts | None
 Names = Mapping[str, Value]
 
 
@@ -75,6 +98,7 @@ CONSTANTS: Names = {
     "True": True,
     "false": False,
     "False": False,
+    **{code: code for code in DTYPES},
 }
 RESERVED = frozenset((*CONSTANTS, *FUNCTIONS))
 BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -252,7 +276,7 @@ def _value(tree: ast.expr, names: Names) -> Value:
             if not isinstance(tensor, TensorFacts):
                 raise InvalidExpression(f"{name[:60]} is {_shown(tensor)} and no tensor")
             found: Value = getattr(tensor, member)
-            return found if isinstance(found, tuple) else _bounded(found)
+            return found if isinstance(found, tuple | str) else _bounded(found)
         case ast.Subscript(value=of, slice=index):
             entries, number = _value(of, names), _number(index, names)
             if not isinstance(entries, tuple) or isinstance(entries, TensorFacts):
@@ -288,7 +312,7 @@ def _compared(value: Value, ops: list[ast.cmpop], others: list[ast.expr], names:
         other = _value(tree, names)
         if isinstance(op, ast.Eq | ast.NotEq):
             plain = all(
-                v is None or isinstance(v, int | float | TensorFacts) for v in (value, other)
+                v is None or isinstance(v, int | float | str | TensorFacts) for v in (value, other)
             )
             both = isinstance(value, TensorFacts) and isinstance(other, TensorFacts)
             if not plain or both:

@@ -16,6 +16,7 @@ from warpcall_kernels.verified.declaration import Declaration, InvalidDeclaratio
 from warpcall_kernels.verified.expressions import Names
 
 TRITON = {
+    "requires": ["x.dtype == BF16", "x.stride[1] == 1 and BLOCK <= 128"],
     "sizes": {"rows": "x.shape[0]", "columns": "x.shape[1]", "blocks": "cdiv(columns, BLOCK)"},
     "scratch": {"partial": {"dtype": "F32", "shape": ["rows", "blocks"], "fill": 0}},
     "configurations": [{"BLOCK": 64, "num_warps": 4}, {"BLOCK": 128, "num_warps": 8}],
@@ -120,9 +121,13 @@ def changed(data: Any, path: str, value: Any) -> Any:
     [
         ([], "the declaration must be an object"),
         ({}, "the declaration lacks launches"),
-        (changed(TRITON, "more", 1), "the declaration has no member 'more'; there are launches, sizes"),
+        (changed(TRITON, "more", 1), "the declaration has no member 'more'; there are launches, requires"),
         (changed(TRITON, "launches", []), "launches must be a list of 1 to 8"),
         (changed(TRITON, "launches", [TRITON["launches"][0]] * 9), "launches must be a list of 1 to 8"),  # type: ignore[index]
+        (changed(TRITON, "requires", "true"), "requires must be a list of 0 to 32"),
+        (changed(TRITON, "requires", ["true"] * 33), "requires must be a list of 0 to 32"),
+        (changed(TRITON, "requires.1", "a b"), "requires\\[1\\]: 'a b' is no expression"),
+        (changed(TRITON, "sizes.F32", 1), "sizes: a name has letters"),
         (changed(TRITON, "sizes", [1]), "sizes must be an object"),
         (changed(TRITON, "sizes", {f"n{n}": 1 for n in range(65)}), "at most 64"),
         (changed(TRITON, "sizes", {"2x": 1}), "sizes: a name has letters"),
@@ -173,6 +178,11 @@ def test_what_is_wrong_in_a_declaration_is_named(data: Any, text: str) -> None:
     [
         (changed(TRITON, "sizes.rows", "y.shape[0]"), "sizes.rows: .* y is not known; there are BLOCK"),
         (changed(TRITON, "sizes.rows", "x"), "sizes.rows must be a number, and is a tensor"),
+        (changed(TRITON, "sizes.rows", "x.dtype"), "sizes.rows must be a number, and is a dtype"),
+        (changed(TRITON, "requires.0", "x.dtype == F16"), "requires\\[0\\]: the kernels are not for this case: 'x.dtype == F16' is not true"),
+        (changed(TRITON, "requires.1", "rows"), "requires\\[1\\]: .* 'rows' is not true"),
+        (changed(TRITON, "requires.1", "x.dtype < F16"), "requires\\[1\\]: .* have no order"),
+        (changed(TRITON, "requires.1", "x.dtype + 1 == 1"), "requires\\[1\\]: .* is no number"),
         (changed(TRITON, "sizes.scale", 1), "scale: an input, output or parameter"),
         (changed(TRITON, "scratch.partial.shape", [-1]), "scratch.partial.shape\\[0\\]: '-1' must be an integer"),
         (changed(TRITON, "scratch.partial.shape", [1 << 30, 1 << 20]), "scratch.partial has more than"),

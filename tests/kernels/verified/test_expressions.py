@@ -64,6 +64,8 @@ NAMES: Names = {
         ("1 <= rows < 200 and not rows == 3", True),
         ("rows < 0 or causal", True),
         ("true + True", 2),
+        ("x.dtype == F16", True),
+        ("x.dtype == BF16 or out.dtype != F32", False),
         ("bias", None),
         ("  rows  ", 100),
         (12, 12),
