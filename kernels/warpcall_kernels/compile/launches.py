@@ -117,7 +117,7 @@ class LaunchRecorder:
             try:
                 compiled = run(kernel, *args, grid=grid, warmup=True, **kwargs)
             except CompilationError as error:
-                self.error_line = _line_of(error, kernel)
+                self.error_line = line_of(error, kernel)
                 raise
             if compiled is not None:
                 self._note(compiled, _evaluated(kernel, grid, args, kwargs))
@@ -258,7 +258,7 @@ def _evaluated(
     return (*(int(number) for number in grid), 1, 1, 1)[:3]
 
 
-def _line_of(error: CompilationError, kernel: Any) -> tuple[str, int] | None:
+def line_of(error: CompilationError, kernel: Any) -> tuple[str, int] | None:
     """The file and the line that a kernel could not be compiled for; None if it is in another one.
 
     Triton counts lines from the `def` of the function.

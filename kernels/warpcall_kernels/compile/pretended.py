@@ -28,7 +28,7 @@ ANSWERS: Mapping[Any, Any] = {
 }
 
 
-class _OnCpu(TorchFunctionMode):
+class OnCpu(TorchFunctionMode):
     """Answers for tensors as if they were on a GPU, and allocates on the CPU."""
 
     def __torch_function__(
@@ -52,8 +52,12 @@ def _moved(value: Any, may_be_name: bool) -> Any:
 
 
 @contextmanager
-def pretending(target: Architecture) -> Iterator[None]:
-    """A context in which code sees a GPU of an architecture."""
+def pretending(target: Architecture, mode: OnCpu | None = None) -> Iterator[None]:
+    """A context in which code sees a GPU of an architecture.
+
+    Args:
+        mode: answers for tensors.
+    """
     properties = SimpleNamespace(
         name=target.device,
         major=target.capability // 10,
@@ -73,6 +77,7 @@ def pretending(target: Architecture) -> Iterator[None]:
         "get_device_capability": divmod(target.capability, 10),
         "get_device_name": target.device,
         "get_device_properties": properties,
+        "is_bf16_supported": True,
         "synchronize": None,
         "current_stream": SimpleNamespace(cuda_stream=0, synchronize=lambda: None),
         "device": nullcontext(),
@@ -82,7 +87,7 @@ def pretending(target: Architecture) -> Iterator[None]:
     for name, answer in answers.items():
         setattr(torch.cuda, name, _answering(answer))
     try:
-        with _OnCpu():
+        with mode or OnCpu():
             yield
     finally:
         for name, function in before.items():

@@ -55,11 +55,11 @@ class CompileOnlyDriver:
         return 0
 
     @functools.cached_property
-    def utils(self) -> _Utilities:
-        return _Utilities(of_capability(self._target.arch))
+    def utils(self) -> Utilities:
+        return Utilities(of_capability(self._target.arch))
 
 
-class _Utilities:
+class Utilities:
     """The part of a driver that is asked about devices."""
 
     def __init__(self, target: Architecture) -> None:

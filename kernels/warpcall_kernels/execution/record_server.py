@@ -1,25 +1,54 @@
-"""The side of a recorder: it runs the author's code, and answers with launch plans."""
+"""The side of a process that records launch plans: it runs code of users, without a GPU.
+
+It answers as `serve` does, to the requests `load` and `record`. A plan that it answers with is its own
+word, which the process that asked checks.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from warpcall_kernels.compile.architectures import ARCHITECTURES, Architecture, architecture
+from warpcall_kernels.compile.pretended import pretending
+from warpcall_kernels.execution import frames
+from warpcall_kernels.execution.failures import (
+    MAX_ERROR_CHARS,
+    class_of,
+    first_line,
+    printable,
+    traceback_of,
+)
+from warpcall_kernels.execution.inputs import BufferLayout
+from warpcall_kernels.execution.spec import DTYPES
+from warpcall_kernels.interpreter import needs_gpu
+from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.launched import use_driver
+from warpcall_kernels.verified.memory import untouched
+from warpcall_kernels.verified.plan import Plan
+from warpcall_kernels.verified.record import CannotCompile, NotVerifiable, record
+
+USUAL = "sm_90"  # what a source sees while it is imported, unless the data to load it say otherwise
+
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a recorder has loaded.
+    """What a process that records has loaded.
 
     Args:
-        function: the author's function; it takes inputs and parameters by name.
+        function: the uploaded host function; it takes inputs and parameters by name.
         error: why there is none.
-        module: of the function, which has the Triton kernels that a declaration names.
+        module: of the function, which has the kernels that a declaration names.
         language: "python" or "cuda".
-        source: text of the source.
-        declaration: of its launches, as parsed JSON; None if they are recorded.
+        source: its text.
+        declaration: of the launches as JSON; None if those of the function are recorded.
     """
 
     function: Callable[..., Any] | None = None
@@ -31,10 +60,108 @@ class Recorded:
 
 
 def serve_recorder(sock: socket.socket, load: Callable[[dict[str, Any]], Recorded]) -> None:
-    """Answer requests until the process that measures has ended.
+    """Answer requests until the process that asks has ended.
 
     Args:
         sock: the connection to it.
-        load: imports the uploaded source; called once, with what was sent for it.
+        load: imports the uploaded source; called with what was sent for it. The source sees a GPU of
+            the architecture that the member `gpu` names.
     """
-    raise NotImplementedError
+    serving = _Serving(sock, load)
+    try:
+        while True:
+            request = frames.receive(sock)
+            frames.send(sock, {**serving.answer(request), "number": request["number"]})
+    except frames.Ended:
+        return
+
+
+class _Serving:
+    """Answers the requests.
+
+    Args:
+        sock: for messages before an answer.
+    """
+
+    def __init__(self, sock: socket.socket, load: Callable[[dict[str, Any]], Recorded]) -> None:
+        self._sock = sock
+        self._load = load
+        self._recorded = Recorded()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what a request asks, and return its answer, or what was raised."""
+        try:
+            answer: dict[str, Any] = getattr(self, f"do_{request['do']}")(request)
+        except BaseException as error:  # noqa: BLE001  # code of others may raise anything
+            answer = {"failed": _failed(error)}
+        _flush()
+        return answer
+
+    def do_load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Import the source; says first that this process has imported what it needs itself."""
+        frames.send(self._sock, {"first": True, "number": request["number"]})
+        data = request["data"]
+        target = ARCHITECTURES.get(data.get("gpu"), ARCHITECTURES[USUAL])
+        use_driver(target)
+        with pretending(target):
+            self._recorded = self._load(data)
+        return {}
+
+    def do_record(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The launch plan of a case: its parameters, the layouts of inputs, the metas of outputs."""
+        layouts = {n: BufferLayout.from_json(d) for n, d in request["layouts"].items()}
+        metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in request["outputs"].items()}
+        params = {n: tuple(v) if isinstance(v, list) else v for n, v in request["params"].items()}
+        plan = plan_of(self._recorded, layouts, params, metas, architecture(request["gpu"]))
+        return {"plan": plan.to_json()}
+
+
+def plan_of(
+    recorded: Recorded,
+    layouts: Mapping[str, BufferLayout],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+) -> Plan:
+    """The launch plan of one case of what was loaded.
+
+    Raises:
+        NotVerifiable: it does what no plan can have.
+        Exception: whatever the source raises.
+    """
+    if recorded.error is not None:
+        raise recorded.error.with_traceback(recorded.error.__traceback__)
+    assert recorded.function is not None
+    return record(recorded.function, tensors_of(layouts), params, outputs, target)
+
+
+def tensors_of(layouts: Mapping[str, BufferLayout]) -> dict[str, torch.Tensor]:
+    """Inputs that lie as their layouts say, in memory that nothing touches."""
+    return {
+        name: untouched(one.dtype, one.shape, one.strides, one.begin * one.dtype.itemsize)
+        for name, one in layouts.items()
+    }
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    """What an answer says of an exception."""
+    if isinstance(error, NotVerifiable):
+        return {"status": "error", "error": _text(str(error)), "traceback": None}
+    if isinstance(error, CannotCompile):
+        text = _text(str(error))
+        return {"status": "compile_error", "error": text, "traceback": traceback_of(error.error)}
+    text = first_line(error)
+    if needs_gpu(error):
+        text = _text(f"it is recorded without a GPU: {text}")
+    return {"status": class_of(error), "error": text, "traceback": traceback_of(error)}
+
+
+def _text(text: str) -> str:
+    return printable(text)[:MAX_ERROR_CHARS]
+
+
+def _flush() -> None:
+    """Write out what the source has printed."""
+    for stream in (sys.stdout, sys.stderr):  # the code may have put anything in their place
+        with contextlib.suppress(BaseException):
+            stream.flush()

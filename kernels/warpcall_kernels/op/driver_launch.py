@@ -85,7 +85,7 @@ class DriverLaunch:
     ) -> None:
         signature = compiled.src.signature
         parameters = parameters_of(signature)
-        values = list(_passed(tuple(signature.values()), (*tensors, *fixed)))
+        values = list(passed(tuple(signature.values()), (*tensors, *fixed)))
         count = len(parameters)
         self._slots = (ctypes.c_uint64 * count)()
         self._addresses = [i for i, t in enumerate(values) if isinstance(t, Tensor)]
@@ -148,14 +148,14 @@ def parameters_of(signature: Mapping[str, Any]) -> list[str]:
         signature: of the source of a compiled kernel: the types of its arguments by name.
     """
     types = tuple(signature.values())
-    return [*_passed(types, types), *SCRATCH]
+    return [*passed(types, types), *SCRATCH]
 
 
-def _passed(types: Sequence[Any], values: Sequence[Any]) -> Iterator[Any]:
+def passed(types: Sequence[Any], values: Sequence[Any]) -> Iterator[Any]:
     """The values that become parameters: no constants, and tuples taken apart."""
     for kind, value in zip(types, values, strict=True):
         if isinstance(kind, tuple):
-            yield from _passed(kind, value)
+            yield from passed(kind, value)
         elif kind != "constexpr":
             yield value
 

@@ -1,0 +1,209 @@
+"""Records what a host function does in one call as a launch plan, without a GPU."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.compiler.errors import CompilationError
+
+from warpcall_kernels.compile.architectures import Architecture
+from warpcall_kernels.compile.pretended import GPU, pretending
+from warpcall_kernels.execution.outputs import Wrong, own_tensors
+from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.launched import Recorder
+from warpcall_kernels.verified.plan import (
+    MOST_BUFFERS,
+    MOST_CUBIN_BYTES,
+    MOST_CUBINS_BYTES,
+    Action,
+    Choice,
+    Copy,
+    Fill,
+    Launch,
+    Place,
+    Plan,
+    View,
+)
+from warpcall_kernels.verified.traced import (
+    NotedLaunch,
+    NotVerifiable,
+    Pretending,
+    Trace,
+    Tracing,
+)
+
+__all__ = ["CannotCompile", "NotVerifiable", "Recording", "record", "trace"]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A launch plan, and what its launches are in the author's source.
+
+    Attributes:
+        inputs: shapes and strides by name.
+        notes: the launches of each step, by choice.
+    """
+
+    plan: Plan
+    inputs: Mapping[str, Tensor]
+    params: Mapping[str, Any]
+    outputs: Mapping[str, Meta]
+    notes: tuple[tuple[NotedLaunch, ...], ...]
+
+
+class CannotCompile(Exception):
+    """A kernel cannot be compiled. The text has the line of the source if it is known.
+
+    Attributes:
+        error: what Triton raised.
+    """
+
+    def __init__(self, error: Exception, line: int | None) -> None:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        where = "" if line is None else f"line {line}: "
+        super().__init__(f"{where}{type(error).__name__}: {lines[-1].strip() if lines else ''}")
+        self.error = error
+
+
+def record(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+) -> Plan:
+    """The launch plan of one call.
+
+    Args:
+        function: takes inputs and parameters by name. It is called once.
+        inputs: tensors as `untouched` makes them.
+        outputs: shapes and dtypes of what it must return.
+
+    Raises:
+        NotVerifiable: it does what no plan can have.
+        Exception: whatever it raises itself, such as an error of Triton's compiler.
+    """
+    return trace(function, inputs, params, outputs, target).plan
+
+
+def trace(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+) -> Recording:
+    """The launch plan of one call as in `record`, and what is needed to make it a declaration."""
+    traced = Trace(_file_of(function))
+    for name, tensor in inputs.items():
+        traced.add_input(name, tensor)
+    recorder = Recorder(target, traced)
+    mode = Pretending(traced)
+    with torch.no_grad(), recorder.recording(), pretending(target, mode):
+        try:
+            with Tracing(traced, mode):
+                result = function(**inputs, **params)
+        except CompilationError as error:
+            file, line = recorder.compile_line or ("", None)
+            raise CannotCompile(error, line if file == traced.file else None) from error
+        if traced.refused is not None:  # the function may have caught it
+            raise traced.refused
+        traced.end()
+        try:
+            parts = own_tensors(result, outputs, GPU, inputs.items())
+        except Wrong as error:
+            raise NotVerifiable(str(error)) from None
+        places = [traced.place_of(part) for part in parts]
+    for name, place in zip(outputs, places, strict=True):
+        if place is None:
+            raise NotVerifiable(
+                f"{name} is a tensor of the CPU, or one from outside of the call: "
+                "allocate it in the call with device=x.device"
+            )
+        if traced.regions[place.buffer].buffer.input:
+            raise NotVerifiable(
+                f"{name} lies in the input {traced.regions[place.buffer].buffer.input}"
+            )
+    plan = _without_unused(
+        Plan(
+            target.name,
+            tuple(recorder.kernels),
+            tuple(region.buffer for region in traced.regions),
+            tuple(traced.steps),
+            tuple(place for place in places if place is not None),
+        )
+    )
+    _check_limits(plan)
+    return Recording(plan, inputs, params, outputs, tuple(map(tuple, traced.notes)))
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    """The file of the author's source."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else str(code.co_filename)
+
+
+def _check_limits(plan: Plan) -> None:
+    if len(plan.buffers) > MOST_BUFFERS:
+        raise NotVerifiable(
+            f"it uses {len(plan.buffers)} inputs and allocations, at most {MOST_BUFFERS}"
+        )
+    for kernel in plan.kernels:
+        if len(kernel.cubin) > MOST_CUBIN_BYTES:
+            raise NotVerifiable(
+                f"{kernel.name} has {len(kernel.cubin)} bytes of machine code, "
+                f"at most {MOST_CUBIN_BYTES}"
+            )
+    together = sum(len(kernel.cubin) for kernel in plan.kernels)
+    if together > MOST_CUBINS_BYTES:
+        raise NotVerifiable(
+            f"its kernels have {together} bytes of machine code together, counted by "
+            f"configuration, at most {MOST_CUBINS_BYTES}: leave configurations out"
+        )
+
+
+def _without_unused(plan: Plan) -> Plan:
+    """A plan without allocations that nothing uses."""
+    used = {place.buffer for place in plan.outputs}
+    used |= {
+        place.buffer for step in plan.steps for c in step for a in c.actions for place in _places(a)
+    }
+    kept = [i for i, b in enumerate(plan.buffers) if b.input or i in used]
+    numbers = {old: new for new, old in enumerate(kept)}
+
+    def moved(place: Place) -> Place:
+        return Place(numbers[place.buffer], place.offset)
+
+    def view(one: View) -> View:
+        return replace(one, place=moved(one.place))
+
+    def action(one: Action) -> Action:
+        if isinstance(one, Launch):
+            arguments = tuple(moved(a) if isinstance(a, Place) else a for a in one.arguments)
+            return replace(one, arguments=arguments)
+        if isinstance(one, Fill):
+            return replace(one, place=moved(one.place))
+        return Copy(view(one.source), view(one.target))
+
+    return replace(
+        plan,
+        buffers=tuple(plan.buffers[i] for i in kept),
+        steps=tuple(
+            tuple(Choice(c.label, tuple(map(action, c.actions))) for c in step)
+            for step in plan.steps
+        ),
+        outputs=tuple(map(moved, plan.outputs)),
+    )
+
+
+def _places(action: Action) -> list[Place]:
+    if isinstance(action, Launch):
+        return [a for a in action.arguments if isinstance(a, Place)]
+    if isinstance(action, Fill):
+        return [action.place]
+    return [action.source.place, action.target.place]
