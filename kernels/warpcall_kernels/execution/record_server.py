@@ -30,11 +30,13 @@ from warpcall_kernels.execution.inputs import BufferLayout
 from warpcall_kernels.execution.spec import DTYPES
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.declaration import Declaration, InvalidDeclaration
 from warpcall_kernels.verified.launched import use_driver
 from warpcall_kernels.verified.memory import untouched
 from warpcall_kernels.verified.plan import Plan
-from warpcall_kernels.verified.record import CannotCompile, NotVerifiable, record
+from warpcall_kernels.verified.record import CannotCompile, NotVerifiable, record, record_declared
 
+DECORATED = "__warpcall_launches__"  # where the client's decorator puts a declaration
 USUAL = "sm_90"  # what a source sees while it is imported, unless the data to load it say otherwise
 
 
@@ -127,12 +129,20 @@ def plan_of(
 
     Raises:
         NotVerifiable: it does what no plan can have.
+        InvalidDeclaration: its declaration is none, or does not fit.
         Exception: whatever the source raises.
     """
     if recorded.error is not None:
         raise recorded.error.with_traceback(recorded.error.__traceback__)
-    assert recorded.function is not None
-    return record(recorded.function, tensors_of(layouts), params, outputs, target)
+    function, declared = recorded.function, recorded.declaration
+    inputs = tensors_of(layouts)
+    if declared is None:
+        declared = getattr(function, DECORATED, None)
+    if declared is None:
+        assert function is not None
+        return record(function, inputs, params, outputs, target)
+    declaration = Declaration.from_json(declared)
+    return record_declared(recorded.module, declaration, inputs, params, outputs, target, function)
 
 
 def tensors_of(layouts: Mapping[str, BufferLayout]) -> dict[str, torch.Tensor]:
@@ -145,7 +155,7 @@ def tensors_of(layouts: Mapping[str, BufferLayout]) -> dict[str, torch.Tensor]:
 
 def _failed(error: BaseException) -> dict[str, Any]:
     """What an answer says of an exception."""
-    if isinstance(error, NotVerifiable):
+    if isinstance(error, NotVerifiable | InvalidDeclaration):
         return {"status": "error", "error": _text(str(error)), "traceback": None}
     if isinstance(error, CannotCompile):
         text = _text(str(error))

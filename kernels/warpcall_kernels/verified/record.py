@@ -15,6 +15,8 @@ from warpcall_kernels.compile.architectures import Architecture
 from warpcall_kernels.compile.pretended import GPU, pretending
 from warpcall_kernels.execution.outputs import Wrong, own_tensors
 from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.declaration import Declaration
+from warpcall_kernels.verified.declared import call_declared
 from warpcall_kernels.verified.launched import Recorder
 from warpcall_kernels.verified.plan import (
     MOST_BUFFERS,
@@ -37,7 +39,7 @@ from warpcall_kernels.verified.traced import (
     Tracing,
 )
 
-__all__ = ["CannotCompile", "NotVerifiable", "Recording", "record", "trace"]
+__all__ = ["CannotCompile", "NotVerifiable", "Recording", "record", "record_declared", "trace"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,47 @@ def trace(
     target: Architecture,
 ) -> Recording:
     """The launch plan of one call as in `record`, and what is needed to make it a declaration."""
-    traced = Trace(_file_of(function))
+    return _traced(
+        lambda _: function(**inputs, **params), _file_of(function), inputs, params, outputs, target
+    )
+
+
+def record_declared(
+    module: Any,
+    declaration: Declaration,
+    inputs: Mapping[str, Tensor],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+    function: Callable[..., Any] | None = None,
+) -> Plan:
+    """The launch plan of one call that a declaration of launches of Triton kernels describes.
+
+    Args:
+        module: has the kernels.
+        function: of the author; its parameters that are no inputs of the case are null.
+
+    Raises:
+        InvalidDeclaration: the declaration does not fit the kernels or the case.
+        NotVerifiable, CannotCompile: as in `record`.
+    """
+
+    def call(trace: Trace) -> Any:
+        return call_declared(module, declaration, inputs, params, outputs, function, trace)
+
+    file = str(getattr(module, "__file__", ""))
+    return _traced(call, file, inputs, params, outputs, target).plan
+
+
+def _traced(
+    call: Callable[[Trace], Any],
+    file: str,
+    inputs: Mapping[str, Tensor],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+) -> Recording:
+    traced = Trace(file)
     for name, tensor in inputs.items():
         traced.add_input(name, tensor)
     recorder = Recorder(target, traced)
@@ -107,10 +149,10 @@ def trace(
     with torch.no_grad(), recorder.recording(), pretending(target, mode):
         try:
             with Tracing(traced, mode):
-                result = function(**inputs, **params)
+                result = call(traced)
         except CompilationError as error:
-            file, line = recorder.compile_line or ("", None)
-            raise CannotCompile(error, line if file == traced.file else None) from error
+            where, line = recorder.compile_line or ("", None)
+            raise CannotCompile(error, line if where == file else None) from error
         if traced.refused is not None:  # the function may have caught it
             raise traced.refused
         traced.end()

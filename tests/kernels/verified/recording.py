@@ -22,6 +22,7 @@ from warpcall_kernels.execution.process import Deadlines, RemoteProcess
 from warpcall_kernels.execution.spec import CODES
 from warpcall_kernels.execution.verified import PLAN_BYTES, read_plan
 from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.inspection import inspect
 from warpcall_kernels.verified.plan import Plan
 
 ROOT = Path(__file__).parents[3]
@@ -88,7 +89,7 @@ class Recording:
             name: one if isinstance(one, BufferLayout) else layout_of(one)
             for name, one in inputs.items()
         }
-        metas = {f"out{number}": meta for number, meta in enumerate(outputs)}
+        metas = {f"out{number}": one for number, one in enumerate(outputs)}
         answer = self._process.ask(
             *("record", LIMIT_S, "the compilation"),
             most_bytes=PLAN_BYTES,
@@ -97,7 +98,9 @@ class Recording:
             layouts={name: one.to_json() for name, one in layouts.items()},
             outputs={name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
         )
-        return read_plan(answer["plan"], layouts, metas)
+        plan = read_plan(answer["plan"], layouts, metas)
+        inspect(plan)
+        return plan
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
         """Any other request."""
