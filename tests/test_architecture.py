@@ -74,6 +74,7 @@ PLATFORM = (
     "jobs",
     "monitors",
     "compile_reports",
+    "evaluations",
     "summaries",
     "shares",
     "retention",

@@ -14,6 +14,9 @@ from warpcall_bench.artefacts.service import Artefacts
 from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.compile_reports.routes import compile_reports
 from warpcall_bench.compile_reports.service import CompileReports
+from warpcall_bench.evaluations import routes as evaluation_routes
+from warpcall_bench.evaluations.models import EvaluationRequest
+from warpcall_bench.evaluations.service import Evaluations
 from warpcall_bench.forms.routes import forms
 from warpcall_bench.jobs import queue
 from warpcall_bench.jobs import routes as job_routes
@@ -46,6 +49,7 @@ from warpcall_service.extension import Core, Parts
 SCHEMAS = (
     JobChange,
     CompileRequest,
+    EvaluationRequest,
     JobRequest,
     MonitorChange,
     MonitorRequest,
@@ -84,6 +88,7 @@ class Services:
             core.accounts.quotas,
         )
         self._reports = CompileReports(settings, engine, store, self._sandbox, self._checks)
+        self._evaluations = Evaluations(self.jobs, self._uploads, core.stopping)
         self._shares = ShareService(self.jobs, core.accounts)
         self._retention = Retention(settings, store)
 
@@ -129,6 +134,7 @@ class Services:
         jobs, uploads = self.jobs, self._uploads
         return [
             job_routes.jobs(jobs, core.stopping),
+            evaluation_routes.evaluations(settings, self._evaluations, jobs),
             summary_routes.summaries(jobs),
             artefact_routes(jobs, self._artefacts),
             share_routes.shares(self._shares, jobs),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs import answers, comparison, events, exports, printed, submissions
+from warpcall_bench.jobs import answers, comparison, events, exports, printed, queue, submissions
 from warpcall_bench.jobs.checking import JobChecks
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.models import JobChange, JobRequest
@@ -116,15 +117,42 @@ class JobService:
                 runs no uploaded code.
             Unavailable: the database cannot be written, or no lane can check the request.
         """
+        known = await self.repeated(caller, request, idempotency_key)
+        if known is not None:
+            return known
+        checked = await self._checks.check(caller, request)
+        return await self.submit_checked(caller, request, checked, idempotency_key, traceparent)
+
+    async def repeated(
+        self, caller: Caller, request: JobRequest, idempotency_key: str | None
+    ) -> SubmittedJob | None:
+        """The job that was submitted with this Idempotency-Key before; None if there is none.
+
+        It raises as `submit` what can be known before the request is checked.
+        """
         if request.priority == "high":
             caller.check("admin")
         known = await self._database.read(self._repeated, caller, request, idempotency_key)
-        if known is not None:
-            return known
-        self._quotas.check_device_time(caller.name)
-        checked = await self._checks.check(caller, request)
+        if known is None:
+            self._quotas.check_device_time(caller.name)
+        return known
+
+    async def submit_checked(
+        self,
+        caller: Caller,
+        request: JobRequest,
+        checked: Checked,
+        idempotency_key: str | None,
+        traceparent: str = "",
+        beside: Callable[[Session], AbstractContextManager[None]] | None = None,
+    ) -> SubmittedJob:
+        """Queue a job whose request was checked, or find one that answers it. It raises as `submit`.
+
+        Args:
+            beside: what the same transaction does before and after; the queue is locked before.
+        """
         found, number = await self._database.write(
-            self._submit, caller, request, checked, idempotency_key, traceparent
+            self._submit, caller, request, checked, idempotency_key, traceparent, beside
         )
         if not found.reused:
             self.has_submitted(number)
@@ -154,6 +182,11 @@ class JobService:
     async def write(self, function: Callable[[Session], T]) -> T:
         """Run a function in one transaction. It raises StoreError if the database cannot do it."""
         return await self._database.write(function)
+
+    @property
+    def private_by_default(self) -> bool:
+        """Whether jobs that do not say so themselves are private."""
+        return self._settings.jobs_private
 
     async def check(self, caller: Caller, request: JobRequest) -> Checked:
         """Check a request, of which nothing is queued. It raises as `submit`, except Busy."""
@@ -254,6 +287,32 @@ class JobService:
                     yield b""
                     await _wait(changed)
 
+    def watching(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """Count a request that waits for jobs of a user as one of their streams, until the block ends.
+
+        Raises:
+            Busy: the user has too many streams open.
+        """
+        return self._streams.admitted(caller.name)
+
+    def subscribe(self, numbers: Collection[int]) -> Callable[[], Awaitable[None]]:
+        """Subscribe to changes of jobs. Subscribe first, then read the jobs, then await the result.
+
+        Returns:
+            A function that waits until one of the jobs changes, at most POLL_S.
+        """
+        subscribed = [self._database.subscribe(number) for number in numbers]
+
+        async def wait() -> None:
+            tasks = [asyncio.ensure_future(one.wait()) for one in subscribed]
+            try:
+                await asyncio.wait(tasks, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+        return wait
+
     async def results(
         self, caller: Caller, job_id: str, form: str, samples: bool
     ) -> AsyncGenerator[bytes, None]:
@@ -334,10 +393,16 @@ class JobService:
         checked: Checked,
         key: str | None,
         traceparent: str,
+        beside: Callable[[Session], AbstractContextManager[None]] | None,
     ) -> tuple[SubmittedJob, int]:
         limit = self._quotas.count(caller.name, submissions.QUOTA)
         private = self._settings.jobs_private
-        row, created = submissions.submit(session, caller, request, checked, key, limit, private)
+        if beside is not None:
+            queue.lock(session)  # before what `beside` locks, as in every other transaction
+        with nullcontext() if beside is None else beside(session):
+            row, created = submissions.submit(
+                session, caller, request, checked, key, limit, private
+            )
         if created:
             row.traceparent = traceparent or None
         session.flush()

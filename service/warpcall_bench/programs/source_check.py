@@ -82,15 +82,24 @@ def answer_one(check: Check) -> NoReturn:
         if request is not None:
             answers = Answers(sock)
             with temporary.folder() as folder:
-                try:
-                    answer = check(json.loads(request), folder, answers)
-                except Refused as refusal:
-                    answers.refuse(refusal)
-                except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
-                    answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
-                else:
-                    answers.send(answer)
+                answer(check, json.loads(request), folder, answers)
     os._exit(0)  # threads that the source may have started do not matter
+
+
+def answer(check: Check, request: Any, folder: Path, answers: Answers) -> None:
+    """Answer a request, with a refusal if the check raises an exception.
+
+    Args:
+        check, folder: as in `answer_one`.
+    """
+    try:
+        found = check(request, folder, answers)
+    except Refused as refusal:
+        answers.refuse(refusal)
+    except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
+        answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
+    else:
+        answers.send(found)
 
 
 def text(value: str) -> str:

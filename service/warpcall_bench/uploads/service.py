@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,8 @@ from warpcall_bench.uploads import implementations, problems, views
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS, Row, UploadFilter, Versions
 from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
-from warpcall_bench.uploads.new_versions import Quota, check_source
+from warpcall_bench.uploads.new_versions import NewImplementation, Quota, check_source
+from warpcall_bench.uploads.tables import UploadedVersion
 from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
@@ -57,6 +58,28 @@ class Kind(Generic[Row, Details]):
 
 IMPLEMENTATION = Kind(IMPLEMENTATIONS, views.details)
 PROBLEM = Kind(PROBLEMS, views.problem_details)
+
+
+@dataclass(frozen=True)
+class CheckedImplementation:
+    """An implementation whose source was checked, and that can be stored.
+
+    Attributes:
+        columns: from the check of the source; None if it was stored before.
+        private: whether its op is a private problem.
+    """
+
+    caller: Caller
+    new: NewImplementation
+    columns: Mapping[str, str] | None
+    quota: Quota
+    private: bool
+
+    def store(self, session: Session) -> tuple[UploadedVersion, bool]:
+        """Store it as the latest version of its name; it returns and raises as `Versions.store`."""
+        return IMPLEMENTATIONS.store(
+            session, self.caller, self.new, self.columns, self.quota, private=self.private
+        )
 
 
 class UploadService:
@@ -100,11 +123,35 @@ class UploadService:
             Unavailable: the database cannot be used, no process can be started, or the sandbox
                 is still being checked.
         """
+        checked = await self.check_implementation(caller, self.named(request))
+
+        def store(session: Session) -> UploadedImplementation:
+            return views.uploaded(*checked.store(session))
+
+        return await self._threads.write(store)
+
+    def named(self, request: UploadRequest) -> NewImplementation:
+        """The implementation that a request describes, before its source is checked.
+
+        Raises:
+            InvalidInput: there is no such op, and it cannot be a problem, or it has no function or no
+                name.
+            TooLarge: the source is too large.
+        """
+        new = implementations.named(request, self._engine.catalog)
+        check_source(new.source, int(self._settings.upload_max_bytes))
+        return new
+
+    async def check_implementation(
+        self, caller: Caller, new: NewImplementation
+    ) -> CheckedImplementation:
+        """Check a source. One that is stored already is not checked again.
+
+        It raises as `add_implementation`.
+        """
         self._sandbox.require()
         quota = Quota.of(self._quotas, caller.name)
         catalog = self._engine.catalog
-        new = implementations.named(request, catalog)
-        check_source(new.source, int(self._settings.upload_max_bytes))
         known = await self._threads.read(
             lambda session: implementations.known(session, caller, new, catalog, quota)
         )
@@ -112,14 +159,7 @@ class UploadService:
         if not known.stored:
             doc = await self._checks.implementation(caller.name, known.op, new.function, new.source)
             columns = {"doc": doc}
-
-        def store(session: Session) -> UploadedImplementation:
-            row, created = IMPLEMENTATIONS.store(
-                session, caller, new, columns, quota, private=known.private
-            )
-            return views.uploaded(row, created)
-
-        return await self._threads.write(store)
+        return CheckedImplementation(caller, new, columns, quota, known.private)
 
     async def add_problem(self, caller: Caller, request: ProblemUpload) -> UploadedProblem:
         """Check a source and store it. The same source again is found, and not checked again.
