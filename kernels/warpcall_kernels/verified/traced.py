@@ -309,7 +309,7 @@ class Tracing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ga
             return self._copy_in_place(args[0], args[1])
         if name in ("clone", "_to_copy") and ours:
             return self._copied(args[0], given)
-        if not ours and not _has_lists_of_tensors(args):
+        if not (ours or self._pretending.on_gpu or _has_lists_of_tensors(args)):
             return func(*args, **given)  # tensors of the host, which has their values
         raise self._trace.refusal(f"it computes with torch ({func}){{line}}: {ALLOWED}")
 
