@@ -284,6 +284,11 @@ class Tracing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ga
         self._trace = trace
         self._pretending = pretending
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and skipping imports torch._dynamo, which takes 2 s."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
