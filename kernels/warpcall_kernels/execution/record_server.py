@@ -34,7 +34,13 @@ from warpcall_kernels.verified.declaration import Declaration, InvalidDeclaratio
 from warpcall_kernels.verified.launched import use_driver
 from warpcall_kernels.verified.memory import untouched
 from warpcall_kernels.verified.plan import Plan
-from warpcall_kernels.verified.record import CannotCompile, NotVerifiable, record, record_declared
+from warpcall_kernels.verified.record import (
+    CannotCompile,
+    NotVerifiable,
+    Recording,
+    record_declared,
+    trace,
+)
 
 DECORATED = "__warpcall_launches__"  # where the client's decorator puts a declaration
 USUAL = "sm_90"  # what a source sees while it is imported, unless the data to load it say otherwise
@@ -128,10 +134,21 @@ def plan_of(
     """The launch plan of one case of what was loaded.
 
     Raises:
-        NotVerifiable: it does what no plan can have.
-        InvalidDeclaration: its declaration is none, or does not fit.
+        NotVerifiable: it does what no plan can have, or its declaration does not fit.
+        CannotCompile: a kernel cannot be compiled.
         Exception: whatever the source raises.
     """
+    return recording_of(recorded, layouts, params, outputs, target)[0]
+
+
+def recording_of(
+    recorded: Recorded,
+    layouts: Mapping[str, BufferLayout],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+) -> tuple[Plan, Recording | None]:
+    """The launch plan as in `plan_of`, and what `propose` takes unless the launches are declared."""
     if recorded.error is not None:
         raise recorded.error.with_traceback(recorded.error.__traceback__)
     function, declared = recorded.function, recorded.declaration
@@ -140,9 +157,15 @@ def plan_of(
         declared = getattr(function, DECORATED, None)
     if declared is None:
         assert function is not None
-        return record(function, inputs, params, outputs, target)
-    declaration = Declaration.from_json(declared)
-    return record_declared(recorded.module, declaration, inputs, params, outputs, target, function)
+        recording = trace(function, inputs, params, outputs, target)
+        return recording.plan, recording
+    try:
+        declaration = Declaration.from_json(declared)
+        module = recorded.module
+        plan = record_declared(module, declaration, inputs, params, outputs, target, function)
+    except InvalidDeclaration as error:
+        raise NotVerifiable(str(error)) from None
+    return plan, None
 
 
 def tensors_of(layouts: Mapping[str, BufferLayout]) -> dict[str, torch.Tensor]:
@@ -155,7 +178,7 @@ def tensors_of(layouts: Mapping[str, BufferLayout]) -> dict[str, torch.Tensor]:
 
 def _failed(error: BaseException) -> dict[str, Any]:
     """What an answer says of an exception."""
-    if isinstance(error, NotVerifiable | InvalidDeclaration):
+    if isinstance(error, NotVerifiable):
         return {"status": "error", "error": _text(str(error)), "traceback": None}
     if isinstance(error, CannotCompile):
         text = _text(str(error))

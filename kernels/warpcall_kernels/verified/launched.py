@@ -18,7 +18,7 @@ import torch
 import triton
 from torch import Tensor
 from triton.compiler.errors import CompilationError
-from triton.runtime.autotuner import Autotuner
+from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
@@ -35,7 +35,6 @@ from warpcall_kernels.verified.plan import (
     Argument,
     Kernel,
     Launch,
-    Place,
     Triple,
 )
 from warpcall_kernels.verified.traced import NotedLaunch, NotVerifiable, Trace
@@ -122,7 +121,7 @@ class Recorder:
                 f"{name} gets a tensor descriptor{{line}}, which cannot be verified yet: "
                 "pass the tensor and its strides"
             )
-        clusters = int(metadata.num_ctas)
+        programs, clusters = grid, int(metadata.num_ctas)
         grid = (grid[0] * clusters, grid[1], grid[2])
         if any(n > most for n, most in zip(grid, MOST_GRID, strict=True)):
             raise self._trace.refusal(
@@ -145,23 +144,28 @@ class Recorder:
             early=bool(metadata.launch_pdl),
             cooperative=bool(metadata.launch_cooperative_grid),
         )
-        self._trace.add_launch(launch, self._note(source, metadata, grid, values))
+        self._trace.add_launch(launch, self._note(source, metadata, programs, values))
 
     def _note(
         self, source: Any, metadata: Any, grid: Triple, values: tuple[Any, ...]
     ) -> NotedLaunch:
-        names = source.fn.arg_names
+        jit = source.fn
         noted: dict[str, Any] = {}
-        for name, value in zip(names, values, strict=True):
+        for name, value in zip(jit.arg_names, values, strict=True):
             plain = getattr(value, "value", value)  # of a constexpr
             if hasattr(value, "data_ptr"):
                 plain = self._trace.place(value.data_ptr())
             noted[name] = plain
+        name, computed = _exported(jit)
         return NotedLaunch(
-            kernel=source.fn.fn.__name__,
+            kernel=jit.fn.__name__,
+            name=name,
+            own=jit.fn.__code__.co_filename == self._trace.file,
             grid=grid,
             arguments=noted,
-            constants=frozenset(p.name for p in source.fn.params if p.is_constexpr),
+            constants=frozenset(p.name for p in jit.params if p.is_constexpr),
+            computed=computed,
+            defaults={p.name: p.default for p in jit.params if p.has_default},
             options={
                 name: int(value)
                 for name in OPTIONS
@@ -310,13 +314,21 @@ def use_driver(target: Architecture) -> None:
     triton.runtime.driver.set_active(_driver_of(target))
 
 
+def _exported(jit: Any) -> tuple[str, frozenset[str]]:
+    """The name under which its module has a kernel, and the arguments that heuristics compute."""
+    for name, value in jit.fn.__globals__.items():
+        computed: set[str] = set()
+        while isinstance(value, Autotuner | Heuristics):
+            if isinstance(value, Heuristics):
+                computed |= set(value.values)
+            value = value.fn
+        if value is jit:
+            return name, frozenset(computed)
+    return jit.fn.__name__, frozenset()
+
+
 def _labels(kind: Any, name: str) -> Any:
     """Names of the parts of an argument."""
     if isinstance(kind, tuple):
         return tuple(_labels(part, f"{name}[{i}]") for i, part in enumerate(kind))
     return name
-
-
-def is_place(value: Any) -> bool:
-    """Whether an argument of a noted launch is a tensor."""
-    return isinstance(value, Place)

@@ -48,13 +48,15 @@ class Recording:
 
     Attributes:
         inputs: shapes and strides by name.
-        notes: the launches of each step, by choice.
+        allocated: shapes and dtypes of the buffers; those of inputs are the inputs themselves.
+        notes: the launches of each step, by choice; none where a choice has several.
     """
 
     plan: Plan
     inputs: Mapping[str, Tensor]
     params: Mapping[str, Any]
     outputs: Mapping[str, Meta]
+    allocated: tuple[Tensor, ...]
     notes: tuple[tuple[NotedLaunch, ...], ...]
 
 
@@ -171,17 +173,22 @@ def _traced(
             raise NotVerifiable(
                 f"{name} lies in the input {traced.regions[place.buffer].buffer.input}"
             )
-    plan = _without_unused(
-        Plan(
-            target.name,
-            tuple(recorder.kernels),
-            tuple(region.buffer for region in traced.regions),
-            tuple(traced.steps),
-            tuple(place for place in places if place is not None),
-        )
+    whole = Plan(
+        target.name,
+        tuple(recorder.kernels),
+        tuple(region.buffer for region in traced.regions),
+        tuple(traced.steps),
+        tuple(place for place in places if place is not None),
     )
+    numbers = _used(whole)
+    plan = _renumbered(whole, numbers)
     _check_limits(plan)
-    return Recording(plan, inputs, params, outputs, tuple(map(tuple, traced.notes)))
+    allocated = tuple(traced.regions[old].kept for old in numbers)
+    notes = tuple(
+        tuple(replace(one, arguments=_moved(one.arguments, numbers)) for one in step)
+        for step in traced.notes
+    )
+    return Recording(plan, inputs, params, outputs, allocated, notes)
 
 
 def _file_of(function: Callable[..., Any]) -> str:
@@ -209,14 +216,24 @@ def _check_limits(plan: Plan) -> None:
         )
 
 
-def _without_unused(plan: Plan) -> Plan:
-    """A plan without allocations that nothing uses."""
+def _used(plan: Plan) -> dict[int, int]:
+    """New numbers of the inputs, and of the allocations that something uses."""
     used = {place.buffer for place in plan.outputs}
-    used |= {
-        place.buffer for step in plan.steps for c in step for a in c.actions for place in _places(a)
-    }
+    for step in plan.steps:
+        used |= {place.buffer for c in step for a in c.actions for place in _places(a)}
     kept = [i for i, b in enumerate(plan.buffers) if b.input or i in used]
-    numbers = {old: new for new, old in enumerate(kept)}
+    return {old: new for new, old in enumerate(kept)}
+
+
+def _moved(arguments: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        name: Place(numbers[value.buffer], value.offset) if isinstance(value, Place) else value
+        for name, value in arguments.items()
+    }
+
+
+def _renumbered(plan: Plan, numbers: Mapping[int, int]) -> Plan:
+    """A plan with the buffers that have new numbers."""
 
     def moved(place: Place) -> Place:
         return Place(numbers[place.buffer], place.offset)
@@ -234,7 +251,7 @@ def _without_unused(plan: Plan) -> Plan:
 
     return replace(
         plan,
-        buffers=tuple(plan.buffers[i] for i in kept),
+        buffers=tuple(plan.buffers[old] for old in numbers),
         steps=tuple(
             tuple(Choice(c.label, tuple(map(action, c.actions))) for c in step)
             for step in plan.steps

@@ -76,16 +76,25 @@ class NotedLaunch:
 
     Attributes:
         kernel: the name of the `triton.jit` function.
+        name: under which its module has it, perhaps with an autotuner and heuristics.
+        own: whether that module is the author's source.
+        grid: programs along three axes.
         arguments: by name, in the kernel's order: places of tensors, numbers, None, and constants.
         constants: names of the arguments that are constants by their annotation.
+        computed: names of the arguments that heuristics compute.
+        defaults: values of arguments that a launch may leave out.
         options: of the compiler, such as num_warps.
         configuration: the autotuner's choice that it belongs to; None without one.
     """
 
     kernel: str
+    name: str
+    own: bool
     grid: tuple[int, int, int]
     arguments: Mapping[str, Any]
     constants: frozenset[str]
+    computed: frozenset[str]
+    defaults: Mapping[str, Any]
     options: Mapping[str, int]
     configuration: Mapping[str, Any] | None
 

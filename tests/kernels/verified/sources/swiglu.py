@@ -11,20 +11,20 @@ def silu(x):
 
 
 @triton.jit
-def swiglu_kernel(gate, up, out, stride, out_stride, n, BLOCK: tl.constexpr):
+def swiglu_kernel(left, right, out, stride, out_stride, n, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
-    a = tl.load(gate + row * stride + at, mask=at < n, other=0).to(tl.float32)
-    b = tl.load(up + row * stride + at, mask=at < n, other=0)
+    a = tl.load(left + row * stride + at, mask=at < n, other=0).to(tl.float32)
+    b = tl.load(right + row * stride + at, mask=at < n, other=0)
     tl.store(out + row * out_stride + at, silu(a).cast(b.dtype) * b, mask=at < n)
 
 
 def swiglu(x):
-    gate, up = x.chunk(2, dim=-1)
-    n = gate.shape[-1]
+    left, right = x.chunk(2, dim=-1)
+    n = left.shape[-1]
     out = torch.empty(*x.shape[:-1], n, dtype=x.dtype, device=x.device)
-    rows = gate.numel() // n
+    rows = left.numel() // n
     swiglu_kernel[(rows,)](
-        gate, up, out, gate.stride(-2), out.stride(-2), n, BLOCK=triton.next_power_of_2(n)
+        left, right, out, left.stride(-2), out.stride(-2), n, BLOCK=triton.next_power_of_2(n)
     )
     return out

@@ -49,9 +49,7 @@ def _action(data: Any) -> Action:
     if "launch" in data:
         arguments = (Place(*a) if isinstance(a, list) else a for a in data["arguments"])
         grid = tuple(data["grid"])
-        return Launch(
-            data["launch"], grid, tuple(arguments), data["early"], data["cooperative"]
-        )
+        return Launch(data["launch"], grid, tuple(arguments), data["early"], data["cooperative"])
     if "fill" in data:
         return Fill(Place(*data["fill"]), data["count"], data["nbytes"], data["value"])
     return Copy(_view(data["copy"]), _view(data["to"]))
