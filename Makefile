@@ -11,7 +11,7 @@ NEW := $(if $(QUIET),,> >(grep --line-buffered -v "already satisfied"))
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
 	@echo "Installing the versions of constraints.txt into .venv, which takes minutes: most of it is PyTorch."
-	@echo "Afterwards .venv has 2.7 GB, and more with CUDA. Nothing outside of it is changed; rm -r .venv undoes it."
+	@echo "Afterwards .venv has 3 GB, and more with CUDA. Nothing outside of it is changed; rm -r .venv undoes it."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq 'pip>=25.1'
 	@$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable client --editable . --group dev $(NEW)

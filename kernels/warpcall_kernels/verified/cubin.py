@@ -152,27 +152,27 @@ class Cubin:
             found.append((number, value))
         return found
 
+    def kernels(self) -> list[str]:
+        """The names of its kernels."""
+        prefix = ".nv.info."
+        return sorted(name[len(prefix) :] for name in self.sections if name.startswith(prefix))
 
-def parameters(attributes: list[tuple[int, bytes]]) -> list[Parameter]:
-    """The parameters of a kernel in their order, from its attributes.
-
-    Raises:
-        InvalidCubin: they do not lie behind each other.
-    """
-    found = []
-    for number, value in attributes:
-        if number == KPARAM_INFO:
-            if len(value) != 12:
-                raise InvalidCubin("it describes a parameter in an unknown way")
-            _, ordinal, offset, rest = struct.unpack("<IHHI", value)
-            found.append(Parameter(ordinal, offset, rest >> 18))
-    found.sort()
-    end = 0
-    for position, one in enumerate(found):
-        if one.ordinal != position or one.offset < end:
-            raise InvalidCubin("its parameters are not numbered, or overlap")
-        end = one.offset + one.nbytes
-    return found
+    def parameters(self, kernel: str) -> list[Parameter]:
+        """The parameters of a kernel in their order. They lie behind each other."""
+        found = []
+        for number, value in self.attributes(f".nv.info.{kernel}"):
+            if number == KPARAM_INFO:
+                if len(value) != 12:
+                    raise InvalidCubin("it describes a parameter in an unknown way")
+                _, ordinal, offset, rest = struct.unpack("<IHHI", value)
+                found.append(Parameter(ordinal, offset, rest >> 18))
+        found.sort()
+        end = 0
+        for position, one in enumerate(found):
+            if one.ordinal != position or one.offset < end:
+                raise InvalidCubin("its parameters are not numbered, or overlap")
+            end = one.offset + one.nbytes
+        return found
 
 
 def _content(data: bytes, header: tuple[int, ...]) -> bytes:

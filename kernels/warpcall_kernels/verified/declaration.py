@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -166,6 +166,18 @@ class DeclaredLaunch:
         return triple
 
 
+class Allocated(NamedTuple):
+    """Scratch memory of one case and one configuration. The fill is that of the declaration."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    fill: Constant | None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 @dataclass(frozen=True)
 class Scope:
     """A declaration with the values of one case and one configuration.
@@ -174,13 +186,12 @@ class Scope:
         label: the configuration as text; empty if the declaration has none.
         constants: the configuration.
         names: the values of all names that expressions may have.
-        scratch: shape and dtype of scratch memory, with its fill as in the declaration.
     """
 
     label: str
     constants: Mapping[str, Constant]
     names: Names
-    scratch: Mapping[str, tuple[tuple[int, ...], torch.dtype, Constant | None]]
+    scratch: Mapping[str, Allocated]
 
 
 @dataclass(frozen=True)
@@ -281,11 +292,11 @@ class Declaration:
                 for axis, expression in enumerate(one.shape):
                     with _naming(f"scratch.{name}.shape[{axis}]"):
                         shape.append(expression.integer(values, 0, MOST_BYTES))
-                if math.prod(shape) * one.dtype.itemsize > MOST_BYTES:
+                scratch[name] = Allocated(tuple(shape), one.dtype, one.fill)
+                if scratch[name].nbytes > MOST_BYTES:
                     raise InvalidDeclaration(f"scratch.{name} has more than {MOST_BYTES} bytes")
-                scratch[name] = tuple(shape), one.dtype, one.fill
-            for name, (sizes, dtype, _) in scratch.items():
-                values[name] = facts(sizes, dtype)
+            for name, allocated in scratch.items():
+                values[name] = facts(allocated.shape, allocated.dtype)
             label = ", ".join(f"{name}={value}" for name, value in constants.items())
             yield Scope(label[:MOST_CHARS], constants, values, scratch)
 

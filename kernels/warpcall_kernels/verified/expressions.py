@@ -182,6 +182,17 @@ class Expression:
             )
         return value
 
+    def number(self, names: Names) -> float:
+        """Its value, which must be a number.
+
+        Raises:
+            InvalidExpression: it is none.
+        """
+        value = self.value(names)
+        if not isinstance(value, int | float):
+            raise InvalidExpression(f"{brief(self.text)} must be a number, and is {_shown(value)}")
+        return value
+
     def tensor(self, names: Names) -> str | None:
         """The name of the tensor that it is; None for another value, also for a tensor that is null."""
         tree = self._tree

@@ -56,7 +56,7 @@ RULES = tuple(
         (r"\.nv\.prototype", (NV_PROTOTYPE,), 0),
         (r"\.nv\.rel\.action", (NV_REL_ACTION,), 0),
         (r"\.nv\.compat", (NV_COMPAT,), 0),
-        (r"\.rela?\.((nv_)?debug_\w+|text\..+|nv\.constant.+)", (RELA, REL), 0),
+        (r"\.rela?\.((nv_)?debug_\w+|text\..+|nv\.constant.+|nv\.global\.init)", (RELA, REL), 0),
         (r"\.text\..+", (PROGBITS,), ALLOC | EXECUTE),
         (r"\.nv\.constant(0\..+|2\..+|3|4)", (PROGBITS,), ALLOC),
         (r"\.nv\.shared\..+", (elf.NOBITS,), ALLOC | WRITE),
@@ -83,7 +83,7 @@ MOST_PADDING = 16  # bytes between tables
 TABLES = {
     "af58a7804afd16e4e7a715bd29412e82374ac0eb2196ae5f00fbd5835af8006d": "__cudart_i2opi_f",
     "7ede62875c004cc8c2847b487cb377f75c153593f45bab10b272128e31690cde": "__cudart_i2opi_d",
-    "b0ac3d2d60b4f8436df039245ef4aa75c226f1fb25fccdaa3d6db0d9665b638c": "__cudart_sin_cos_coeffs",
+    "bf6a9587812432cf5649f28013165faa5a19d2ad0f66fd69cbf13096c2ea4263": "__cudart_sin_cos_coeffs",
     **{
         hashlib.sha256(name.encode() + b"\0").hexdigest(): name
         for name in ("__CUDA_FTZ", "__CUDA_ARCH", "__CUDA_PREC_SQRT", "__CUDA_PREC_DIV")
@@ -112,11 +112,22 @@ def inspect(plan: Plan) -> None:
     for kernel in plan.kernels:
         try:
             if kernel.cubin not in parsed:
-                parsed[kernel.cubin] = Cubin.parse(kernel.cubin)
-                _check_file(parsed[kernel.cubin], target)
+                parsed[kernel.cubin] = read(kernel.cubin, target)
             _check_kernel(parsed[kernel.cubin], kernel, target)
         except (InvalidCubin, Refused) as error:
             raise Refused(f"{kernel.name}: {error}") from None
+
+
+def read(code: bytes, target: Architecture) -> Cubin:
+    """Read a cubin, and check what concerns all of its kernels.
+
+    Raises:
+        InvalidCubin: it is none.
+        Refused: it has what verified kernels may not have.
+    """
+    cubin = Cubin.parse(code)
+    _check_file(cubin, target)
+    return cubin
 
 
 def _check_file(cubin: Cubin, target: Architecture) -> None:
@@ -144,7 +155,7 @@ def _check_section(section: Section, symbols: list[Symbol], cubin: Cubin) -> Non
             raise Refused(f"its {section.name} differs from its {name}")
     elif GLOBALS.fullmatch(name):
         _check_tables(section, symbols)
-    if mercury and re.fullmatch(r"\.nv\.constant\.\w+", name):
+    if mercury and re.fullmatch(r"\.nv\.constant\..+", name):
         return
     rule = next((rule for rule in RULES if rule.names.fullmatch(name)), None)
     if rule is None:
@@ -212,8 +223,8 @@ def _check_kernel(cubin: Cubin, kernel: Kernel, target: Architecture) -> None:
         ]
         if owners != ([section.name] if section else []):
             raise Refused(f"its {prefix[1:-1]} belongs to another kernel")
-    attributes = cubin.attributes(info.name)
-    _check_attributes(attributes, kernel)
+    _check_attributes(cubin.attributes(info.name), kernel)
+    _check_parameters(cubin, kernel)
     shared = cubin.sections.get(f".nv.shared.{kernel.name}")
     static = 0 if shared is None else shared.size
     if target.capability >= 90:  # there the section includes what CUDA reserves
@@ -249,13 +260,6 @@ def _check_attributes(attributes: list[tuple[int, bytes]], kernel: Kernel) -> No
         raise Refused("it calls the driver; remove printf, assert, malloc and free")
     if elf.NEED_CNP_WRAPPER in found or elf.NEED_CNP_PATCH in found:
         raise Refused("it launches kernels from the device; declare these launches instead")
-    taken = [one.nbytes for one in elf.parameters(attributes)]
-    given = [8 if kind == POINTER else struct.calcsize(FORMATS[kind]) for kind in kernel.parameters]
-    if taken != given:
-        raise Refused(
-            f"it takes parameters of {_bytes(taken)}, and the launch passes {_bytes(given)}: "
-            "check the number, the order and the types of the arguments"
-        )
     threads = math.prod(kernel.threads)
     if elf.REQNTID in found and _triple(found[elf.REQNTID]) != kernel.threads:
         wanted = _triple(found[elf.REQNTID])
@@ -268,6 +272,16 @@ def _check_attributes(attributes: list[tuple[int, bytes]], kernel: Kernel) -> No
         wanted = _triple(found[elf.CTA_PER_CLUSTER])
         raise Refused(
             f"it is compiled for clusters of {_by(wanted)} blocks, not {_by(kernel.cluster)}"
+        )
+
+
+def _check_parameters(cubin: Cubin, kernel: Kernel) -> None:
+    taken = [one.nbytes for one in cubin.parameters(kernel.name)]
+    given = [8 if kind == POINTER else struct.calcsize(FORMATS[kind]) for kind in kernel.parameters]
+    if taken != given:
+        raise Refused(
+            f"it takes parameters of {_bytes(taken)}, and the launch passes {_bytes(given)}: "
+            "check the number, the order and the types of the arguments"
         )
 
 

@@ -357,7 +357,10 @@ def test_attributes_of_a_kernel_are_checked(old: int, new: dict[str, int], text:
         made.attribute(".nv.info.k", 0x05, number=0x10)
 
     assert text in refused(
-        bytes(made.attribute(".nv.info.k", old, **new)), parameters=("*", "i32"), threads=(64, 2, 1)
+        bytes(made.attribute(".nv.info.k", old, **new)),
+        parameters=("*", "i32"),
+        threads=(64, 2, 1),
+        cluster=(2, 1, 1),
     )
 
 
