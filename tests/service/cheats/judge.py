@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -137,7 +138,7 @@ def template(fd: int) -> None:
 
 
 def _judge(request: Request) -> dict[str, Any]:
-    with _running_starter(request) as starter:
+    with running_starter(functools.partial(_be_upload, request)) as starter:
         try:
             beside = _count_samples_beside(starter.pid)
             return {"case": _measured(request, starter), "beside": len(beside)}
@@ -160,7 +161,7 @@ def _count_samples_beside(starter: int) -> list[int]:
     return found
 
 
-def _measured(request: Request, starter: _Starter) -> dict[str, Any]:
+def _measured(request: Request, starter: Starter) -> dict[str, Any]:
     from warpcall_bench.programs import uploaded
     from warpcall_kernels import measuring
     from warpcall_kernels.execution import clock
@@ -211,7 +212,7 @@ def _switch_off(names: Sequence[str]) -> None:
         rules.RULES[name]()
 
 
-class _Starter:
+class Starter:
     """Starts and ends upload processes, in the place of a job's reaper."""
 
     def __init__(self, sock: socket.socket, pid: int) -> None:
@@ -239,19 +240,27 @@ class _Starter:
         return {"status": status if ended else None, "out_of_memory": False, "left": False}
 
 
+BeUpload = Callable[[int, int], NoReturn]
+
+
 @contextmanager
-def _running_starter(request: Request) -> Iterator[_Starter]:
+def running_starter(be_upload: BeUpload) -> Iterator[Starter]:
+    """Start a process that starts upload processes.
+
+    Args:
+        be_upload: what such a process does; called with its socket, and how many there have been.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if not (pid := os.fork()):
         ours.close()
-        _serve_starts(theirs, request)
+        _serve_starts(theirs, be_upload)
     theirs.close()
     with ours:
-        yield _Starter(ours, pid)
+        yield Starter(ours, pid)
     os.waitpid(pid, 0)
 
 
-def _serve_starts(sock: socket.socket, request: Request) -> NoReturn:
+def _serve_starts(sock: socket.socket, be_upload: BeUpload) -> NoReturn:
     from warpcall_bench.runs import process_tree
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -262,7 +271,7 @@ def _serve_starts(sock: socket.socket, request: Request) -> NoReturn:
             count += 1
             if not (pid := os.fork()):
                 sock.close()
-                _be_upload(fds[0], request, count)
+                be_upload(fds[0], count)
             os.close(fds[0])
             sock.send(str(pid).encode())
         elif text:
@@ -277,7 +286,7 @@ def _serve_starts(sock: socket.socket, request: Request) -> NoReturn:
             os._exit(0)
 
 
-def _be_upload(fd: int, request: Request, count: int) -> NoReturn:
+def _be_upload(request: Request, fd: int, count: int) -> NoReturn:
     """Be an upload process, as `warpcall_bench.programs.upload_main` is."""
     from warpcall_bench.programs import uploaded
     from warpcall_kernels import measuring

@@ -1,7 +1,7 @@
 """Computes only in the first seconds after its plan was recorded, in which results are checked.
 
 From: ours
-Ends: wrong_result
+Ends: wrong_result or ok
 Without: values of later calls on a GPU
 """
 

@@ -3,6 +3,7 @@
 From: ours
 Ends: crashed: exited with status 3
 Without: none
+Apart: yes
 """
 
 import os

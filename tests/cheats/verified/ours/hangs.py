@@ -3,6 +3,7 @@
 From: ours
 Ends: timeout: did not end within
 Without: none
+Apart: yes
 """
 
 import time

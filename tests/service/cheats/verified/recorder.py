@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from tests.service.cheats.verified.sources import Cheat
@@ -215,13 +216,18 @@ def _be_recorder(request: Request, fd: int, count: int) -> NoReturn:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(PR_SET_PTRACER, ANY, 0, 0, 0)
-    for other in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, fd}:
-        with contextlib.suppress(OSError):
-            os.close(other)  # the judge's own
+    for entry in [*Path("/proc/self/fd").iterdir()]:  # the judge's own
+        if int(entry.name) not in (0, 1, 2, fd):
+            with contextlib.suppress(OSError):
+                os.close(int(entry.name))
     folder = Path(request.folder, str(count))
     folder.mkdir()
     serve_recorder(socket.socket(fileno=fd), lambda message: record_main._load(message, folder))
     os._exit(0)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
 
 
 def _trust_plans() -> None:
@@ -229,19 +235,19 @@ def _trust_plans() -> None:
     from tests.service.cheats.verified.trusting import read
     from warpcall_kernels.execution import verified
 
-    verified.read_plan = lambda data, *_: read(data)  # type: ignore[assignment]
+    _replace(verified, "read_plan", lambda data, *_: read(data))
 
 
 def _inspect_nothing() -> None:
     from warpcall_kernels.execution import verified
 
-    verified.inspect = lambda _: None
+    _replace(verified, "inspect", lambda _: None)
 
 
 def _number_all_alike() -> None:
     from warpcall_kernels.execution import process
 
-    process.secrets = type("Secrets", (), {"randbits": staticmethod(lambda _: 7)})  # type: ignore[assignment]
+    _replace(process, "secrets", SimpleNamespace(randbits=lambda _: 7))
 
 
 RULES: dict[str, Callable[[], None]] = {

@@ -11,7 +11,7 @@ Each file has one idea, which its first line says. The lines after it say what i
 - `Naive`: the inputs of the naive judge, `random` by default.
 - `Sizes`: of the input, 64x96 by default.
 - `Cases`: how many cases are recorded, 1 by default.
-- `Apart`: `yes` if it may break its GPU's context, so that it shares no process with another.
+- `Apart`: `yes` if it may break its process, so that it shares none with another cheat.
 
 A file begins with a line that imports from `honest`, and may have one for `forge`. What stands there is
 put in the place of these lines, so that each upload is one source.
@@ -30,6 +30,7 @@ HONEST, FORGE = ((FOLDER / f"{name}.py").read_text() for name in ("honest", "for
 IMPORT = re.compile(r"^from (honest|forge) import .*\n", re.MULTILINE)
 DECLARATION = re.compile(r"/\* warpcall-launches (\{.*?\}) \*/", re.DOTALL)
 FUNCTION = "permute"
+ON_A_GPU = {"wrong_result", "cuda_error", "timeout", "invalid", "ok"}  # which only a GPU can tell
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ def cheats() -> list[Cheat]:
     return [_read(file) for file in sorted(files)]
 
 
-def honest() -> Cheat:
+def honest(shape: tuple[int, int] = (64, 96)) -> Cheat:
     """The honest source, as if it were a cheat."""
-    return _cheat("honest", HONEST, {"From": "ours", "Ends": "honest", "Without": "none"})
+    said = {"From": "ours", "Ends": "honest", "Without": "none", "Sizes": "{}x{}".format(*shape)}
+    return _cheat("honest", HONEST, said)
 
 
 def _read(file: Path) -> Cheat:
