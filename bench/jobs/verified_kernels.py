@@ -42,7 +42,7 @@ SOURCE = '''
 import warpcall_kernels
 
 def {function}({arguments}):
-    return warpcall_kernels.{function}({passed})
+    return warpcall_kernels.ops()["{op}"].function({passed})
 '''
 FRESH = """
 import torch, triton
@@ -133,6 +133,7 @@ def upload_of_op(url: str, op: str, number: int) -> str:
     arguments = ["*", *(f"{n}=None" if n in optional else n for n in named)]
     source = SOURCE.format(
         number=number,
+        op=op,
         function=function,
         arguments=", ".join(arguments),
         passed=", ".join(f"{n}={n}" for n in named),

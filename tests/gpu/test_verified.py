@@ -83,7 +83,7 @@ def permute(x, dims):
 import warpcall_kernels
 
 def permute(x, dims):
-    return warpcall_kernels.permute(x, dims)
+    return warpcall_kernels.ops()["permute"].function(x, dims)
 """,
 }
 # What each must end as: the status, and what its message says.
