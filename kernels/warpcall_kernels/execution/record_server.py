@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -30,7 +30,9 @@ from warpcall_kernels.execution.inputs import BufferLayout
 from warpcall_kernels.execution.spec import DTYPES
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.verified.cuda import CudaCompileError, plan_of_source
 from warpcall_kernels.verified.declaration import Declaration, InvalidDeclaration
+from warpcall_kernels.verified.inspection import Refused
 from warpcall_kernels.verified.launched import use_driver
 from warpcall_kernels.verified.memory import untouched
 from warpcall_kernels.verified.plan import Plan
@@ -65,6 +67,7 @@ class Recorded:
     language: str = "python"
     source: str = ""
     declaration: Any = None
+    optional: Sequence[str] = ()
 
 
 def serve_recorder(sock: socket.socket, load: Callable[[dict[str, Any]], Recorded]) -> None:
@@ -151,6 +154,8 @@ def recording_of(
     """The launch plan as in `plan_of`, and what `propose` takes unless the launches are declared."""
     if recorded.error is not None:
         raise recorded.error.with_traceback(recorded.error.__traceback__)
+    if recorded.language == "cuda":
+        return _cuda_plan(recorded, layouts, params, outputs, target), None
     function, declared = recorded.function, recorded.declaration
     inputs = tensors_of(layouts)
     if declared is None:
@@ -168,6 +173,22 @@ def recording_of(
     return plan, None
 
 
+def _cuda_plan(
+    recorded: Recorded,
+    layouts: Mapping[str, BufferLayout],
+    params: Mapping[str, Any],
+    outputs: Mapping[str, Meta],
+    target: Architecture,
+) -> Plan:
+    absent = [name for name in recorded.optional if name not in layouts]
+    inputs = {**layouts, **dict.fromkeys(absent)}
+    try:
+        declaration = Declaration.from_json(recorded.declaration)
+        return plan_of_source(recorded.source, declaration, inputs, params, outputs, target)
+    except (InvalidDeclaration, Refused) as error:
+        raise NotVerifiable(str(error)) from None
+
+
 def tensors_of(layouts: Mapping[str, BufferLayout]) -> dict[str, torch.Tensor]:
     """Inputs that lie as their layouts say, in memory that nothing touches."""
     return {
@@ -180,6 +201,9 @@ def _failed(error: BaseException) -> dict[str, Any]:
     """What an answer says of an exception."""
     if isinstance(error, NotVerifiable):
         return {"status": "error", "error": _text(str(error)), "traceback": None}
+    if isinstance(error, CudaCompileError):
+        log = printable(str(error))
+        return {"status": "compile_error", "error": _text(log.split("\n")[0]), "traceback": log}
     if isinstance(error, CannotCompile):
         text = _text(str(error))
         return {"status": "compile_error", "error": text, "traceback": traceback_of(error.error)}

@@ -45,6 +45,7 @@ def _load(message: dict[str, Any], folder: Path) -> Recorded:
     The code may ask for the GPU when it is imported, so it sees one of the architecture `gpu`.
     """
     from warpcall_bench.programs import uploaded
+    from warpcall_kernels import ops
     from warpcall_kernels.compile.architectures import architecture
     from warpcall_kernels.compile.pretended import pretending
     from warpcall_kernels.execution.record_server import Recorded
@@ -52,7 +53,13 @@ def _load(message: dict[str, Any], folder: Path) -> Recorded:
     upload = message["upload"]
     language, declaration = upload["language"], upload["launches"]
     if language == "cuda":
-        return Recorded(language=language, source=upload["source"], declaration=declaration)
+        op = ops().get(upload["op"])  # None for one of a problem
+        return Recorded(
+            language=language,
+            source=upload["source"],
+            declaration=declaration,
+            optional=[one.name for one in op.inputs if one.optional] if op else [],
+        )
     with pretending(architecture(message["gpu"])):
         function, error = uploaded.load(upload, folder)
     return Recorded(

@@ -129,6 +129,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         def load(data: dict[str, Any]) -> Recorded:
+            if data.get("language") == "cuda":
+                return Recorded(
+                    language="cuda",
+                    source=data["source"],
+                    declaration=data["declaration"],
+                    optional=["bias"],
+                )
             file = Path(folder, f"{len(list(Path(folder).iterdir()))}", "mine.py")
             file.parent.mkdir()
             file.write_text(data["source"])
