@@ -266,9 +266,10 @@ class _Call:
         if self._planned is not None:
             self._planned.choose(self._sets.first(1)[0])
         self._executor.ready()
-        if self._planned is not None:
+        if self._planned is not None and (labels := self._planned.chosen):
             assert self._executor.timed is not None
-            self._executor.timed.tags += tuple(self._planned.chosen)
+            # In words of ours: a label could be a tag that means something, such as "not captured".
+            self._executor.timed.tags += (f"chosen: {'; '.join(labels)}",)
         return self._facts()
 
     def do_shorten(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -374,7 +374,10 @@ class _Reader:
         if kind in FLOATS:
             if type(value) not in (int, float):
                 raise InvalidPlan("an argument is no number")
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise InvalidPlan("an argument is beyond the largest number") from None
         bits = int(kind[1:])
         low, high = (
             (0, (1 << bits) - 1) if kind[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)

@@ -144,6 +144,7 @@ BAD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a number beyond its type": lambda d: launch(d)["arguments"].__setitem__(4, 256),
     "a float for an integer": lambda d: launch(d)["arguments"].__setitem__(2, 1.0),
     "a text for a float": lambda d: launch(d)["arguments"].__setitem__(3, "1"),
+    "a float of many digits": lambda d: launch(d)["arguments"].__setitem__(3, 10**400),
     "a grid of two numbers": lambda d: launch(d).update(grid=[1, 1]),
     "a negative grid": lambda d: launch(d).update(grid=[-1, 1, 1]),
     "a high grid": lambda d: launch(d).update(grid=[1, 65536, 1]),
