@@ -55,6 +55,7 @@ TIMED = [  # found only where calls are timed, or timed as what they are
     "mark-in-scratch-memory",
     "configurations-differ",
     "output-as-a-cache",
+    "label-as-a-tag",
     "ends-early",
     "reads-the-next-call-ahead",
     "torch-in-place-of-a-kernel",
