@@ -19,13 +19,14 @@ RUN python3 -m venv /tools && /tools/bin/pip install 'pip==26.3' 'hatchling==1.3
 COPY constraints.txt pyproject.toml ./
 COPY client/pyproject.toml client/
 COPY docker/needs.py docker/
-RUN python3 docker/needs.py pyproject.toml client/pyproject.toml >needs.txt
+RUN python3 docker/needs.py telemetry pyproject.toml client/pyproject.toml >needs.txt \
+    && python3 docker/needs.py cuda-kernels pyproject.toml >needs-cuda.txt
 
 # What others made. It weighs most and changes least: a layer of its own in the images.
 FROM build AS libraries-cuda
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 RUN sed -i '/^torch==/s/==/===/' constraints.txt \
-    && /tools/bin/pip --python /usr/lib/warpcall/bin/python install -c constraints.txt -r needs.txt \
+    && /tools/bin/pip --python /usr/lib/warpcall/bin/python install -c constraints.txt -r needs.txt -r needs-cuda.txt \
     && find /usr/lib/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \) \
         -prune -exec rm -r {} + \
     && find /usr/lib/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete

@@ -1,6 +1,7 @@
-"""Prints what the given pyproject.toml files need, a line each, for `pip install -r`.
+"""Prints what pyproject.toml files need, with some extras, a line each, for `pip install -r`:
+python docker/needs.py telemetry,cuda-kernels pyproject.toml client/pyproject.toml
 
-The image has the extra `telemetry`, too: nobody can install it there later.
+The images have extras because nobody can install them there later.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import tomllib
 from pathlib import Path
 
 needs: list[str] = []
-for name in sys.argv[1:]:
+extras, *names = sys.argv[1:]
+for name in names:
     project = tomllib.loads(Path(name).read_text())["project"]
     needs += project["dependencies"]
-    needs += project["optional-dependencies"]["telemetry"]
+    for extra in extras.split(","):
+        needs += project["optional-dependencies"].get(extra, [])
 sys.stdout.writelines(f"{need}\n" for need in dict.fromkeys(needs))

@@ -32,7 +32,10 @@ def wheels() -> dict[str, tuple[str, int]]:
     )
     assert python
     needs = subprocess.run(
-        [sys.executable, ROOT / "docker/needs.py", "pyproject.toml", "client/pyproject.toml"],
+        [
+            *(sys.executable, ROOT / "docker/needs.py", "telemetry,cuda-kernels"),
+            *("pyproject.toml", "client/pyproject.toml"),
+        ],
         check=True,
         capture_output=True,
         cwd=ROOT,

@@ -61,6 +61,8 @@ VARIABLE = re.compile(
     r"^(?:\.\w+ )*\.global (?:\.attribute\(.*?\) )?\.align \d+ \.\w+ ([\w$]+)[^;\n]*;\n",
     re.MULTILINE,
 )
+VERSION = re.compile(r"^\.version \S+", re.MULTILINE)
+NEWEST_VERSION = re.compile(r"Unsupported \.version \S+ current version is '(\d+\.\d+)'")
 NEWEST = 100  # compute capability for which Triton takes its newest ptxas
 PTXAS_S = 120.0
 MISSING = (
@@ -169,8 +171,8 @@ def _without_unused(ptx: str, target: Architecture) -> bytes | None:
     """The cubin of a kernel without the variables in global memory that it does not use; None if it has none.
 
     CUDA's headers for cooperative groups define hundreds, and NVRTC keeps all. Triton's newest ptxas
-    makes a cubin of the rest. Also None if that ptxas is older than NVRTC; the inspection then refuses
-    the variables.
+    makes a cubin of the rest. If it is older than NVRTC it does not know the version of its PTX, but most
+    likely all that is in it. Also None if it fails; the inspection then refuses the variables.
     """
     before, left = "", ptx
     while left != before:  # an initial value may name another variable
@@ -184,18 +186,27 @@ def _without_unused(ptx: str, target: Architecture) -> bytes | None:
         )
     if left == ptx:
         return None
+    cubin, printed = _assembled(left, target)
+    if cubin is None and (newest := NEWEST_VERSION.search(printed)):
+        left = VERSION.sub(f".version {newest[1]}", left, count=1)
+        cubin, _ = _assembled(left, target)
+    return cubin
+
+
+def _assembled(ptx: str, target: Architecture) -> tuple[bytes | None, str]:
+    """The cubin that Triton's newest ptxas makes, if it does, and what it prints."""
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(left)
-        command = [
-            get_ptxas(NEWEST).path,
-            f"--gpu-name={_architecture(target)}",
-            source,
-            "-o",
-            made,
-        ]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=PTXAS_S)  # nosec B603
-        return made.read_bytes() if done.returncode == 0 else None
+        source.write_text(ptx)
+        options = (f"--gpu-name={_architecture(target)}", source, "-o", made)
+        done = subprocess.run(  # nosec B603
+            [get_ptxas(NEWEST).path, *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PTXAS_S,
+        )
+        return made.read_bytes() if done.returncode == 0 else None, done.stdout + done.stderr
 
 
 def _architecture(target: Architecture) -> str:

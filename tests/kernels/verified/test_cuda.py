@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton import knobs
 
 from tests.kernels.verified import cuda_sources as sources
 from tests.kernels.verified.cuda_sources import kernel_of
@@ -176,6 +177,20 @@ def test_what_verified_kernels_may_not_do_is_refused(name: str) -> None:
         plan_of(kernel_of(body, before), one_launch())
 
     assert text in str(caught.value)
+
+
+def test_variables_that_no_kernel_uses_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused = """
+    __device__ int counter = 3;
+    __device__ int* address = &counter;
+    __managed__ float zeros[1 << 20];
+    """
+
+    plan_of(kernel_of("out[i] = 1;", unused), one_launch())
+    monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", knobs.nvidia.ptxas.path)  # an older one
+    plan_of(kernel_of("out[i] = 1;", unused), one_launch())
+    with pytest.raises(Refused, match=r"variable in global memory \(address, counter\)"):
+        plan_of(kernel_of("out[i] = *address;", unused), one_launch())
 
 
 def test_kernels_are_for_the_gpu_of_the_job() -> None:
