@@ -177,7 +177,7 @@ class CudaClock(Clock):
         return min(MOST_SETS, max(SWAPPED, SETS_BYTES // nbytes // SWAPPED * SWAPPED))
 
     def block(self, work: Sequence[tuple[Timed, int]], places: Sequence[int] = ()) -> list[float]:
-        for timed, _ in work if places else ():
+        for timed in {id(timed): timed for timed, _ in work}.values() if places else ():
             timed.place = places[0]
             if timed.replay is not None:
                 timed.fill_sets(0, timed.place)

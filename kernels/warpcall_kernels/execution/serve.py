@@ -36,7 +36,7 @@ from warpcall_kernels.execution.windows import address_of
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.tolerance import RowTolerance
-from warpcall_kernels.verified.launcher import OutOfBounds, PlannedFunction
+from warpcall_kernels.verified.launcher import OutOfBounds, PlannedFunction, overwriting
 
 Function = Callable[..., Any]
 RENEWED = 8  # blocks, on average, between two loads of the kernels of a plan
@@ -274,7 +274,15 @@ class _Call:
 
     def do_shorten(self, request: dict[str, Any]) -> dict[str, Any]:
         """Many calls in each sample from now on."""
-        self._executor.shorten()
+        if self._planned is None:
+            self._executor.shorten()
+            return self._facts()
+        with self._planned.keeping() as memory:
+            self._executor.shorten()
+        timed = self._executor.timed
+        assert timed is not None
+        if timed.replay is not None and timed.fill is not None:
+            timed.fill = overwriting(timed.fill, memory)
         return self._facts()
 
     def do_take(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import secrets
 import statistics
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ class PlannedFunction:
         self._loads = 0
         self._old: list[_Function] = []  # graphs that were captured before may launch them
         self._checked: list[Tensor] | None = None  # the memory of calls that are checked
+        self._kept: list[Tensor] | None = None  # the memory of calls that is kept
         self._steps: list[list[_Action]] = [[] for _ in plan.steps]
         self._chosen = [0 for _ in plan.steps]
         self.renew()
@@ -101,6 +103,15 @@ class PlannedFunction:
             self._check_guards(self._checked)
         finally:
             self._checked = None
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[list[Tensor]]:
+        """A context in which the memory of all calls is added to the list that it gives."""
+        kept = self._kept = []
+        try:
+            yield kept
+        finally:
+            self._kept = None
 
     def choose(self, inputs: Mapping[str, Tensor]) -> None:
         """Find the fastest choice of each step, with the L2 cache overwritten before each trial.
@@ -182,6 +193,8 @@ class PlannedFunction:
             for number, buffer in enumerate(self._plan.buffers)
             if not buffer.input
         }
+        if self._kept is not None:
+            self._kept += [one.bytes for one in made.values()]
         if self._checked is not None:
             for one in made.values():
                 one.bytes.fill_(PATTERN)
@@ -207,6 +220,26 @@ class PlannedFunction:
                     number = numbers[at % len(numbers)]
                     what = names.get(number, f"its scratch memory {number}")
                     raise OutOfBounds(f"a kernel has written {changed} bytes {side} {what}")
+
+
+def overwriting(
+    fill: Callable[[int, int], None], memory: list[Tensor]
+) -> Callable[[int, int], None]:
+    """A function that fills a set of inputs, and for the first set all memory of calls before.
+
+    The calls of a graph have the same memory at each replay, and often the same inputs. A kernel could
+    find there what it has left, and skip what it need not do again. Nor may it know what it finds, of
+    which a part could be right.
+    """
+
+    def filling(number: int, place: int) -> None:
+        if number == 0 and memory:
+            torch._foreach_zero_(memory)
+            if secrets.randbelow(2):
+                torch._foreach_add_(memory, PATTERN)
+        fill(number, place)
+
+    return filling
 
 
 class _Base:
