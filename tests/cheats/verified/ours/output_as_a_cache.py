@@ -4,7 +4,7 @@ It is right where a call repeats an earlier one in the same memory, as calls of 
 
 From: ours
 Ends: invalid or wrong_result or ok
-Without: our clock on a GPU
+Without: overwritten memory on a GPU
 """
 
 from honest import empty, tiles, tl, triton
