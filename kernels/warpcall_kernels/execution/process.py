@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, get_args
 
@@ -156,6 +156,9 @@ class RemoteProcess:
             case: the members `params`, `layouts` and `outputs` of its description.
         """
         return {}
+
+    def prepare(self, cases: Sequence[Mapping[str, Any]], limit_s: float) -> None:
+        """Compile for cases, as `case_data` gets them, before their calls; nothing by default."""
 
     def begin_printing(self) -> None:
         """Forget what the case before has printed, once `begin` has returned for a case."""

@@ -7,8 +7,11 @@ word, which the process that asked checks.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -46,6 +49,9 @@ from warpcall_kernels.verified.record import (
 
 DECORATED = "__warpcall_launches__"  # where the client's decorator puts a declaration
 USUAL = "sm_90"  # what a source sees while it is imported, unless the data to load it say otherwise
+MOST_PROCESSES = 16  # that compile side by side; each may take some 200 MB
+POLL_S = 0.01
+OUTPUT = (1, 2)  # descriptors
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,40 @@ class _Serving:
         params = {n: tuple(v) if isinstance(v, list) else v for n, v in request["params"].items()}
         plan = plan_of(self._recorded, layouts, params, metas, architecture(request["gpu"]))
         return {"plan": plan.to_json()}
+
+    def do_prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Record many cases in processes side by side, for the compiler's cache.
+
+        Threads would wait for each other: most of Triton's compiler holds Python's lock.
+        """
+        cases = request["cases"]
+        count = min(len(cases), len(os.sched_getaffinity(0)), MOST_PROCESSES)
+        until = time.monotonic() + request["until_s"]
+        started = [
+            self._record_apart([{"gpu": request["gpu"], **case} for case in cases[number::count]])
+            for number in range(count)
+        ]
+        while started and time.monotonic() < until:
+            started = [pid for pid in started if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+            time.sleep(POLL_S)
+        for pid in started:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return {}
+
+    def _record_apart(self, requests: Sequence[dict[str, Any]]) -> int:
+        """Start a process that records some cases and answers nothing; returns its id."""
+        _flush()
+        if pid := os.fork():
+            return pid
+        with contextlib.suppress(BaseException):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for fd in OUTPUT:
+                os.dup2(nowhere, fd)  # it prints again when the case is recorded
+            for request in requests:
+                with contextlib.suppress(Exception):
+                    self.do_record(request)
+        os._exit(0)
 
 
 def plan_of(

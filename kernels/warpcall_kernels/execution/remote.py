@@ -20,7 +20,7 @@ from warpcall_kernels.execution.answers import Facts
 from warpcall_kernels.execution.claims import CpuClaims, longer_us
 from warpcall_kernels.execution.clock import SWAPPED, Clock
 from warpcall_kernels.execution.executor import Called, Outputs, fitting_calls, kept_results
-from warpcall_kernels.execution.inputs import Pool, Values, is_image
+from warpcall_kernels.execution.inputs import BufferLayout, Pool, Values, is_image
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess, reaching
 from warpcall_kernels.execution.reading import RandomSamples, Results, choose_calls, read_outputs
 from warpcall_kernels.execution.spec import CODES
@@ -87,11 +87,7 @@ class RemoteExecutor:
         self._claims_over = 0  # blocks whose claims add up to more than our clock
         self.facts: Facts | None = None
         self.printed: str | None = None
-        case: dict[str, Any] = {
-            "params": dict(params),
-            "layouts": {name: layout.to_json() for name, layout in layouts.items()},
-            "outputs": {name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
-        }
+        case = described(params, layouts, metas)
         case |= process.case_data(case, deadlines)
         process.begin(deadlines)
         process.begin_printing()
@@ -420,6 +416,19 @@ class RemoteExecutor:
             for name in self._layouts
         ]
         return read_outputs(self._window, places, self._metas, inputs, self._device)
+
+
+def described(
+    params: Mapping[str, ParamValue],
+    layouts: Mapping[str, BufferLayout],
+    metas: Mapping[str, Meta],
+) -> dict[str, Any]:
+    """What another process must know of a case."""
+    return {
+        "params": dict(params),
+        "layouts": {name: layout.to_json() for name, layout in layouts.items()},
+        "outputs": {name: [list(m.shape), CODES[m.dtype]] for name, m in metas.items()},
+    }
 
 
 def _memory(device: torch.device) -> int:

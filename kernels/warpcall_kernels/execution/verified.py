@@ -7,8 +7,9 @@ process runs no code of the author for the host: it gets the plan and makes the 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpcall_kernels.execution.inputs import BufferLayout
@@ -20,6 +21,7 @@ from warpcall_kernels.verified.inspection import Refused, inspect
 from warpcall_kernels.verified.plan import InvalidPlan, Plan
 
 PLAN_BYTES = 24 << 20  # of a message with a launch plan
+ANSWER_S = 2.0  # in which a recorder ends what it has begun and answers
 
 
 class VerifiedProcess(RemoteProcess):
@@ -61,6 +63,20 @@ class VerifiedProcess(RemoteProcess):
                 "a verified kernel is checked and timed on a GPU only",
             )
         return {"plan": plan.to_json()}
+
+    def prepare(self, cases: Sequence[Mapping[str, Any]], limit_s: float) -> None:
+        """Let the recorder compile for many cases side by side, so that each is recorded soon.
+
+        What fails here fails again when its case is recorded.
+        """
+        self._recorder.begin(Deadlines(compile_s=limit_s))
+        with contextlib.suppress(RemoteFailed):
+            self._recorder.ask(
+                *("prepare", limit_s + ANSWER_S, "the compilation of its kernels"),
+                gpu=self._gpu,
+                cases=[*cases],
+                until_s=limit_s,
+            )
 
     def take_import_s(self) -> float:
         """Seconds of the import of the source and of compiling since this was called last."""

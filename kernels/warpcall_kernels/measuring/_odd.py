@@ -13,7 +13,9 @@ import torch
 from warpcall_kernels.execution.context import parse_device
 from warpcall_kernels.execution.failures import class_of
 from warpcall_kernels.execution.implementations import register, remote_implementation
+from warpcall_kernels.execution.inputs import layout_of
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess
+from warpcall_kernels.execution.remote import described
 from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.measuring._measure import measure
 from warpcall_kernels.measuring._precision import PRECISIONS
@@ -23,6 +25,7 @@ from warpcall_kernels.op.odd_cases import LONG_IF_SMALL, odd_cases
 ODD_S = 10.0  # after which no further case begins; counted from the first case on
 HANG_S = 4.0  # a call that takes longer, and longer than SLOWER cases before it, hangs
 SLOWER = 3.0
+PREPARE_S = 5.0  # of compiling for all cases side by side, before the first one
 MOST_ELEMENTS_ON_CPU = 4096  # of the inputs of a case, so that none is much slower than others
 MAX_KEY_CHARS = 500
 MAX_REASON_CHARS = 500
@@ -124,6 +127,7 @@ class _Check:
         register(remote_implementation(self._name, self._op.name, self._process))
         chosen, number = self._cases()
         self._process.begin(self._deadlines)
+        self._process.prepare([*map(_described, chosen)], PREPARE_S)
         self._until = time.monotonic() + ODD_S
         for begun, case in enumerate(chosen):
             if self._left_s <= 0 or not self._is_started():
@@ -209,6 +213,11 @@ def _by_new_features(cases: Iterable[JobCase], *, only_new: bool) -> list[JobCas
         seen |= new
         (first if new else rest).append(case)
     return first if only_new else first + rest
+
+
+def _described(case: JobCase) -> dict[str, Any]:
+    layouts = {name: layout_of(sample) for name, sample in case.inputs.items()}
+    return described(case.params, layouts, case.outputs)
 
 
 def _elements(case: JobCase) -> int:

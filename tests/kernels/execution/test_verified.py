@@ -156,3 +156,18 @@ def test_without_a_gpu_kernels_are_compiled_and_inspected(monkeypatch: pytest.Mo
         data_of({"plan": PLAN}, on_gpu=False)
 
     assert raised.value.status == "unchecked"
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_recorder_prepares_cases_before_they_are_recorded(*, failed: bool) -> None:
+    problem = {"status": "error", "error": "no", "traceback": None}
+    peer = Recorder(lambda request: {"failed": problem} if failed else {})
+    recorder = RemoteProcess(lambda: peer, {"upload": {}})
+    process = VerifiedProcess(never, recorder, "sm_90", on_gpu=True)
+
+    process.prepare([CASE, CASE], 3.0)
+    recorder.end()
+
+    assert peer.requests[1]["do"] == "prepare"
+    assert peer.requests[1]["cases"] == [CASE, CASE]
+    assert peer.requests[1]["until_s"] == 3.0
