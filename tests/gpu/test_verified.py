@@ -30,6 +30,7 @@ SETTINGS = {
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
 }
 LONG = {"shape": [4096, 4096], "dtype": "BF16", "params": {"dims": [1, 0]}}
+MOST = 6  # of these uploads in a job, which may have 8 implementations
 SHORT = {**LONG, "shape": [512, 520]}
 
 HEAD = """
@@ -259,7 +260,10 @@ def test_wrong_kernels_have_no_time_and_harm_nobody(http: httpx.Client) -> None:
         uploaded(http, HEAD + source, name=name, verified=True)
     uploaded(http, HEAD + RIGHT["plain"], name="among", verified=True)
 
-    found = measured(http, [*(f"local/{name}" for name in WRONG), "local/among"], SHORT)
+    found: dict[str, dict[str, Any]] = {}
+    for begin in range(0, len(WRONG), MOST):
+        names = [*WRONG][begin : begin + MOST]
+        found |= measured(http, [*(f"local/{name}" for name in names), "local/among"], SHORT)
 
     ended = {name: (found[name]["status"], found[name]["error"]) for name in WRONG}
     for name, (_, status, words) in WRONG.items():
