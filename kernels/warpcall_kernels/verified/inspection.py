@@ -4,7 +4,8 @@ A cubin may have only sections that are known here, each of its known kind. So w
 is refused until someone has looked at it, and nothing hides behind another name.
 
 Two things that live longer than a launch are allowed, because honest kernels need them:
-- Constants (`.nv.constant3`): kernels read them with instructions that cannot write.
+- Constants (`.nv.constant3`): kernels read them with instructions that cannot write. ptxas puts a trap
+  where it sees a store through their address.
 - Tables of CUDA's math functions, such as 2/pi for `sin`. They lie in writable memory, so only tables
   whose contents are known are allowed.
 Both are as the cubin has them whenever the module is loaded again.
@@ -79,11 +80,12 @@ TEXTURES = (10, 11, 12)  # kinds of symbols: texture, sampler, surface
 LAST_SECTION = 0xFF00  # greater numbers mean no section, such as memory that the driver allocates
 MOST_TABLES = 1024  # bytes
 MOST_PADDING = 16  # bytes between tables
-# SHA-256 of the contents. The strings are names of compiler options that libdevice asks about.
+# SHA-256 of the contents, as NVRTC and libdevice have them: of all math functions, in fp32 and fp64. The strings are names of compiler options that libdevice asks about.
 TABLES = {
     "af58a7804afd16e4e7a715bd29412e82374ac0eb2196ae5f00fbd5835af8006d": "__cudart_i2opi_f",
     "7ede62875c004cc8c2847b487cb377f75c153593f45bab10b272128e31690cde": "__cudart_i2opi_d",
     "bf6a9587812432cf5649f28013165faa5a19d2ad0f66fd69cbf13096c2ea4263": "__cudart_sin_cos_coeffs",
+    "28618dcb0d8ff32bff4d62ee2ec19a7522667bf549227399cd2f958ff4c3efef": "__cudart_sin_cos_coeffs",
     **{
         hashlib.sha256(name.encode() + b"\0").hexdigest(): name
         for name in ("__CUDA_FTZ", "__CUDA_ARCH", "__CUDA_PREC_SQRT", "__CUDA_PREC_DIV")

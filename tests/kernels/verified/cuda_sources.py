@@ -65,11 +65,37 @@ HONEST = {
     "switch": "switch ((int)x[i]) { case 0: out[i] = 1; break; case 1: out[i] = x[1] * 7; break; "
     "case 2: out[i] = x[2] + 1; break; case 3: out[i] = x[i] * x[i]; break; case 4: "
     "out[i] = sqrtf(x[i]); break; case 5: out[i] = x[3]; break; default: out[i] = -3; }",
+    "a function pointer": "float (*f)(float) = n > 3 ? twice : thrice; out[i] = f(x[i]);",
+    "recursion": "out[i] = fibonacci((int)x[i]);",
     "trap": "if (x[i] > 0) __trap(); out[i] = 1;",
     "atomics": "atomicAdd(out, x[i]);",
     "clock": "out[i] = clock64();",
     "shared memory": "__shared__ float s[1024]; s[threadIdx.x] = x[i]; __syncthreads(); out[i] = s[0];",
     "dynamic shared memory": "extern __shared__ float s[]; s[threadIdx.x] = x[i]; __syncthreads(); out[i] = s[0];",
+}
+# The same with headers of CUDA that take seconds to compile: what stands before the kernel, and its body.
+TEMPLATES = {
+    "cooperative groups": (
+        "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;",
+        (
+            "auto warp = cg::tiled_partition<32>(cg::this_thread_block()); "
+            "out[i] = cg::reduce(warp, x[i], cg::plus<float>());"
+        ),
+    ),
+    "cub": (
+        "#include <cub/block/block_reduce.cuh>",
+        (
+            "using Reduce = cub::BlockReduce<float, 256>; __shared__ typename Reduce::TempStorage storage; "
+            "float sum = Reduce(storage).Sum(x[i]); if (threadIdx.x == 0) out[blockIdx.x] = sum;"
+        ),
+    ),
+    "barriers": (
+        "#include <cuda/barrier>\n#pragma nv_diag_suppress static_var_with_dynamic_init",
+        (
+            "__shared__ cuda::barrier<cuda::thread_scope_block> b; if (threadIdx.x == 0) init(&b, blockDim.x); "
+            "__syncthreads(); b.arrive_and_wait(); out[i] = x[i];"
+        ),
+    ),
 }
 # What no verified kernel may do: declarations before such a kernel, its body, and what the refusal says.
 FORBIDDEN = {
@@ -81,6 +107,13 @@ FORBIDDEN = {
     "assertions": ("", "assert(x[i] > 0); out[i] = 1;", "has an assertion"),
     "the heap": ("", "float* p = (float*)malloc(4); *p = x[i]; out[i] = *p; free(p);", "heap"),
 }  # fmt: skip
+
+
+FUNCTIONS = """
+__device__ __noinline__ float twice(float x) { return 2 * x; }
+__device__ __noinline__ float thrice(float x) { return 3 * x; }
+__device__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+"""
 
 
 def kernel_of(body: str, before: str = "") -> str:

@@ -151,7 +151,8 @@ def test_too_many_kernels_are_refused() -> None:
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_what_honest_kernels_use_passes_the_inspection(gpu: str) -> None:
     for body in sources.HONEST.values():
-        inspect(plan_of(kernel_of(body), one_launch(shared_bytes=4096), gpu))
+        source = kernel_of(body, sources.FUNCTIONS)
+        inspect(plan_of(source, one_launch(shared_bytes=4096), gpu))
 
 
 def test_tensor_cores_and_clusters_pass_the_inspection() -> None:
@@ -220,14 +221,12 @@ def test_headers_of_c_have_what_kernels_take_from_them() -> None:
 
 
 @pytest.mark.slow
-def test_headers_with_templates_are_found() -> None:
-    for header in (
-        "cooperative_groups.h",
-        "cooperative_groups/reduce.h",
-        "cub/block/block_reduce.cuh",
-        "cuda/barrier",
-    ):
-        assert compile_source(f"#include <{header}>\n" + kernel_of("out[i] = 1;"), {}, H200)
+@pytest.mark.parametrize("name", sources.TEMPLATES)
+def test_kernels_with_templates_of_cuda_pass_the_inspection(name: str) -> None:
+    before, body = sources.TEMPLATES[name]
+
+    for gpu in ("sm_80", "sm_90", "sm_100"):
+        inspect(plan_of(kernel_of(body, before), one_launch(), gpu))
 
 
 def test_errors_have_the_lines_of_the_source_and_no_paths() -> None:

@@ -504,3 +504,27 @@ def test_an_import_that_fails_fails_each_case(recording: Recording) -> None:
     for _ in range(2):
         with pytest.raises(RemoteFailed, match="ModuleNotFoundError: No module named 'nosuch'"):
             recording.plan({"x": empty(4)}, [meta(4)])
+
+
+def test_math_functions_with_tables_pass_the_inspection(recording: Recording) -> None:
+    source = """
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, at < n)
+    double = value.to(tl.float64)
+    tables = libdevice.sin(double) + libdevice.tan(double) + libdevice.tgamma(double)
+    tl.store(out + at, tables.to(tl.float32) + tl.sin(value) + libdevice.j0(value), at < n)
+
+
+def mine(x):
+    out = torch.empty_like(x)
+    kernel[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), BLOCK=64)
+    return out
+"""
+    for gpu in ("sm_90", "sm_100"):
+        recording.load(HEAD + source, "mine")
+        recording.plan({"x": empty(100)}, [meta(100)], gpu=gpu)  # which is inspected
