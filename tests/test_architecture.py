@@ -75,6 +75,7 @@ PLATFORM = (
     "monitors",
     "compile_reports",
     "evaluations",
+    "verifications",
     "summaries",
     "shares",
     "retention",

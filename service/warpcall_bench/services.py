@@ -43,6 +43,9 @@ from warpcall_bench.uploads import routes as upload_routes
 from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
 from warpcall_bench.uploads.service import UploadService
+from warpcall_bench.verifications.models import VerificationRequest
+from warpcall_bench.verifications.routes import verifications
+from warpcall_bench.verifications.service import Verifications
 from warpcall_service.extension import Core, Parts
 
 # Operations refer to these by name in `openapi_extra`, where FastAPI does not see them.
@@ -55,6 +58,7 @@ SCHEMAS = (
     MonitorRequest,
     ShareRequest,
     UploadRequest,
+    VerificationRequest,
     ProblemUpload,
     MonitorNotification,
 )
@@ -89,6 +93,9 @@ class Services:
         )
         self._reports = CompileReports(settings, engine, store, self._sandbox, self._checks)
         self._evaluations = Evaluations(self.jobs, self._uploads, core.stopping)
+        self._verifications = Verifications(
+            *(settings, engine, store, self._sandbox, self._checks), self._has_gpu
+        )
         self._shares = ShareService(self.jobs, core.accounts)
         self._retention = Retention(settings, store)
 
@@ -110,6 +117,7 @@ class Services:
         await self._retention.stop()
         await self.monitors.stop()
         self._reports.close()
+        self._verifications.close()
         await self.jobs.stop()
         await self._artefacts.stop()
         await self._modules.stop()
@@ -142,12 +150,18 @@ class Services:
             upload_routes.implementations(settings, uploads),
             upload_routes.problems(settings, uploads),
             compile_reports(settings, self._reports),
+            verifications(settings, self._verifications),
             pages(
                 *(engine, jobs, uploads, self._shares, core.nodes, self._artefacts),
                 lambda: self._sandbox.status,
             ),
             forms(core, settings, jobs, uploads, self._shares, self.monitors, self._reports),
         ]
+
+    def _has_gpu(self) -> bool:
+        """Whether one of the servers that share the database has a GPU."""
+        nodes = self._core.nodes.nodes().nodes
+        return any(lane.name != "cpu" for node in nodes for lane in node.lanes)
 
     def _metrics(self) -> Iterable[Metric]:
         return [

@@ -132,7 +132,7 @@ class BenchSettings(Settings):
         30.0,
         description=(
             "Seconds that the code of an implementation and compiling its kernels may take in one "
-            "compile report. The time of importing torch and Triton before it does not count."
+            "compile report or verification. The time of importing torch and Triton before it does not count."
         ),
     )
     explain_cache_bytes: ByteSize = Field(

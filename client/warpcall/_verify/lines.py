@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from warpcall._cli.output import human_bytes, plural
-from warpcall._cli.tables import INDENT, one_line
+from warpcall._cli.tables import INDENT, one_line, text_lines
 from warpcall.verifications import PlannedAction, PlannedChoice, Verification, VerifiedCase
 
-MOST_LABELS = 4  # of the configurations of a step that are named
+MOST_CHOICES = 8  # configurations of a step that are shown
+# What Triton writes of configurations that do not say it.
+DEFAULTS = re.compile(r", (num_ctas: 1|num_stages: 3|maxnreg: None)(?=,|$)")
 
 
 def verification_lines(found: Verification, name: str) -> Iterator[str]:
@@ -40,21 +43,27 @@ def declaration_lines(found: Verification) -> Iterator[str]:
 def _case_lines(one: VerifiedCase) -> Iterator[str]:
     yield one.case
     if not one.verifiable:
-        yield f"{INDENT}cannot be verified: {one_line(one.reason)}"
+        first, *more = text_lines(one.reason)
+        yield f"{INDENT}cannot be verified: {first}"
+        yield from (f"{INDENT}  {line}" for line in more)
         return
     for number, step in enumerate(one.steps, 1):
         choices = step.choices
-        yield f"{INDENT}{number}. {_choice_text(choices[0])}"
-        if len(choices) > 1:
-            labels = "; ".join(choice.label for choice in choices[:MOST_LABELS])
-            more = len(choices) - MOST_LABELS
-            rest = f"; and {more} more" if more > 0 else ""
-            yield (
-                f"{INDENT}   {plural(len(choices), 'configuration')}, of which the fastest is "
-                f"chosen: {one_line(labels)}{rest}"
-            )
+        head = f"{INDENT}{number}. "
+        if len(choices) == 1:
+            yield f"{head}{_choice_text(choices[0])}"
+            continue
+        yield f"{head}one of {len(choices)} configurations, of which the fastest is chosen:"
+        for choice in choices[:MOST_CHOICES]:
+            yield f"{INDENT}   {_label(choice)}: {_choice_text(choice)}"
+        if len(choices) > MOST_CHOICES:
+            yield f"{INDENT}   and {plural(len(choices) - MOST_CHOICES, 'more configuration')}"
     scratch = human_bytes(one.scratch_bytes) if one.scratch_bytes else "no"
     yield f"{INDENT}can be verified: {plural(one.kernels, 'compiled kernel')}, {scratch} scratch memory"
+
+
+def _label(choice: PlannedChoice) -> str:
+    return one_line(DEFAULTS.sub("", choice.label))
 
 
 def _choice_text(choice: PlannedChoice) -> str:

@@ -114,17 +114,31 @@ class VerifiedProcess(RemoteProcess):
             self.import_s += time.monotonic() - begin
         layouts = {n: BufferLayout.from_json(d) for n, d in case["layouts"].items()}
         metas = {n: Meta(tuple(s), DTYPES[d]) for n, (s, d) in case["outputs"].items()}
-        try:
-            plan = read_plan(answer.get("plan"), layouts, metas)
-        except InvalidPlan as error:
-            raise RemoteFailed("error", f"its launch plan is refused: {error}") from None
-        if plan.gpu != self._gpu:
-            raise RemoteFailed("error", f"its launch plan is for {plan.gpu}, not for {self._gpu}")
-        try:
-            inspect(plan)
-        except Refused as error:
-            raise RemoteFailed("error", f"its kernels are refused: {error}") from None
-        return plan
+        return checked_plan(answer.get("plan"), layouts, metas, self._gpu)
+
+
+def checked_plan(
+    data: Any, layouts: Mapping[str, BufferLayout], metas: Mapping[str, Meta], gpu: str
+) -> Plan:
+    """The launch plan of a case, which may be carried out: it is checked, and its kernels inspected.
+
+    Args:
+        gpu: architecture that it must be for.
+
+    Raises:
+        RemoteFailed: it may not be carried out.
+    """
+    try:
+        plan = read_plan(data, layouts, metas)
+    except InvalidPlan as error:
+        raise RemoteFailed("error", f"its launch plan is refused: {error}") from None
+    if plan.gpu != gpu:
+        raise RemoteFailed("error", f"its launch plan is for {plan.gpu}, not for {gpu}")
+    try:
+        inspect(plan)
+    except Refused as error:
+        raise RemoteFailed("error", f"its kernels are refused: {error}") from None
+    return plan
 
 
 def read_plan(data: Any, layouts: Mapping[str, BufferLayout], metas: Mapping[str, Meta]) -> Plan:

@@ -132,6 +132,17 @@ def read(code: bytes, target: Architecture) -> Cubin:
     return cubin
 
 
+def registers_of(cubin: Cubin, name: str) -> int:
+    """Registers of a thread of a kernel; 0 if the cubin does not say."""
+    numbers = [i for i, symbol in enumerate(cubin.symbols(), 1) if symbol.name == name]
+    counts = [
+        struct.unpack("<II", value)
+        for number, value in cubin.attributes(".nv.info")
+        if number == elf.REGCOUNT and len(value) == 8
+    ]
+    return max((count for symbol, count in counts if symbol in numbers), default=0)
+
+
 def _check_file(cubin: Cubin, target: Architecture) -> None:
     """Check what concerns all kernels of a cubin."""
     if cubin.capability != target.capability:
@@ -237,13 +248,7 @@ def _check_kernel(cubin: Cubin, kernel: Kernel, target: Architecture) -> None:
             f"a block needs {needed} bytes of shared memory, and {target.name} has "
             f"{target.block_shared_bytes}; take smaller tiles or fewer stages"
         )
-    entry = cubin.symbols().index(entries[0]) + 1
-    counts = [
-        struct.unpack("<II", value)
-        for number, value in cubin.attributes(".nv.info")
-        if number == elf.REGCOUNT and len(value) == 8
-    ]
-    registers = max((count for symbol, count in counts if symbol == entry), default=0)
+    registers = registers_of(cubin, kernel.name)
     warps = -(-math.prod(kernel.threads) // THREADS)
     if not occupancy(target, registers, needed, warps).blocks:
         raise Refused(

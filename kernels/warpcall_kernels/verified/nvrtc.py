@@ -127,6 +127,16 @@ def compile_source(
     return cubin
 
 
+def compiler() -> str:
+    """The compiler and its version.
+
+    Raises:
+        CudaCompileError: it is not installed.
+    """
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"NVRTC {major}.{minor}"
+
+
 @functools.cache
 def include_folders() -> tuple[str, ...]:
     """The folders with CUDA's headers: of the wheels beside NVRTC, otherwise those of a toolkit."""

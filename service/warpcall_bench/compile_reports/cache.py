@@ -1,4 +1,4 @@
-"""Compile reports that were made, within a limit on their memory."""
+"""Keeps answers of checks within a limit on their memory, and makes compile reports of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 import binascii
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
 
 from warpcall.compile_reports import CompileReport
 from warpcall_bench.uploads.answers import (
@@ -18,35 +19,39 @@ from warpcall_bench.uploads.answers import (
 )
 from warpcall_service.formats.payloads import checked
 
+A = TypeVar("A")
+
 KERNEL_BYTES = 4 << 10  # that a kernel takes without its texts, some 1 KiB
 
 
-class ReportCache:
+class AnswerCache(Generic[A]):
     """Answers by their key. Those that were not used for the longest time are dropped.
 
     Args:
-        most_bytes: of texts, which stay compressed, and of the rest.
+        most_bytes: of all answers together.
+        nbytes_of: the bytes that an answer takes, about.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, nbytes_of: Callable[[A], int]) -> None:
         self._most_bytes = most_bytes
+        self._nbytes_of = nbytes_of
         self._nbytes = 0
-        self._kept: OrderedDict[str, CompileAnswer] = OrderedDict()
+        self._kept: OrderedDict[str, A] = OrderedDict()
 
-    def find(self, key: str) -> CompileAnswer | None:
+    def find(self, key: str) -> A | None:
         """The answer that was kept under a key."""
         if (found := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
         return found
 
-    def keep(self, key: str, answer: CompileAnswer) -> None:
+    def keep(self, key: str, answer: A) -> None:
         """Keep an answer, and drop others that there is no room for."""
         if key not in self._kept:
             self._kept[key] = answer
-            self._nbytes += _size(answer)
+            self._nbytes += self._nbytes_of(answer)
         while self._nbytes > self._most_bytes:
             _, dropped = self._kept.popitem(last=False)
-            self._nbytes -= _size(dropped)
+            self._nbytes -= self._nbytes_of(dropped)
 
 
 class InvalidText(Exception):
@@ -94,7 +99,8 @@ def _printable(line: str) -> str:
     return line if line.isprintable() else "\t".join(map(one_line, line.split("\t")))
 
 
-def _size(answer: CompileAnswer) -> int:
+def nbytes_of(answer: CompileAnswer) -> int:
+    """The bytes that an answer takes: its texts, which stay compressed, and the rest."""
     kernels = answer.kernels or ()
     texts = sum(len(text.packed) for one in kernels for text in one.texts.values())
     return texts + KERNEL_BYTES * (1 + len(kernels))

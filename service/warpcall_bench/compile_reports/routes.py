@@ -59,14 +59,14 @@ def compile_reports(settings: BenchSettings, service: CompileReports) -> APIRout
         """
         most = most_bytes(settings)
         wanted = await read_model(
-            request, CompileRequest, most, "the JSON of a compile report", _check
+            request, CompileRequest, most, "the JSON of a compile report", check_structure
         )
         return answered(await service.make(caller, wanted))
 
     return router
 
 
-def _check(body: bytes) -> None:
+def check_structure(body: bytes) -> None:
     """Refuse a body that a parser would take too long over, and what `check_members` refuses."""
     nbytes = structure_nbytes(body, MAX_STRUCTURE_BYTES)
     if nbytes > MAX_STRUCTURE_BYTES:

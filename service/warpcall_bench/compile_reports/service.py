@@ -11,15 +11,16 @@ from sqlalchemy.orm import Session
 
 from warpcall.compile_reports import ARCHITECTURES, CompileReport
 from warpcall.errors import InvalidInput
-from warpcall_bench.compile_reports.cache import InvalidText, ReportCache, report_of
+from warpcall_bench.compile_reports.cache import AnswerCache, InvalidText, nbytes_of, report_of
 from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.jobs.models import is_problem, without_version
-from warpcall_bench.runs.messages import ExplainRequest, ProblemSource
+from warpcall_bench.runs.messages import NO_ANSWER, ExplainRequest, ProblemSource
 from warpcall_bench.runs.operator_modules import KERNELS
 from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads
-from warpcall_bench.uploads.checks import NO_ANSWER, Checks
+from warpcall_bench.uploads.answers import CompileAnswer
+from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.new_versions import check_source
 from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
@@ -46,7 +47,7 @@ class CompileReports:
         self._threads = StoreThreads(store, THREADS)
         self._sandbox = sandbox
         self._checks = checks
-        self._cache = ReportCache(int(settings.explain_cache_bytes))
+        self._cache = AnswerCache[CompileAnswer](int(settings.explain_cache_bytes), nbytes_of)
 
     def close(self) -> None:
         """End the threads that use the database."""
@@ -98,23 +99,14 @@ class CompileReports:
                 f"{name!r:.60}",
                 field="implementation",
             )
-        if request.gpu not in ARCHITECTURES:
-            raise InvalidInput(
-                f"gpu: it must be one of {', '.join(ARCHITECTURES)}, got {request.gpu!r:.60}",
-                field="gpu",
-            )
+        check_architecture(request.gpu)
         op = without_version(request.op)
-        if is_problem(op):
-            if source is None and not uploaded:
-                raise InvalidInput(
-                    f"implementation: {KERNELS} has no kernels for {op}, which is a problem",
-                    field="implementation",
-                )
-        elif op not in (names := [one["name"] for one in self._engine.catalog]):
+        if is_problem(op) and source is None and not uploaded:
             raise InvalidInput(
-                f"op: it must be one of {', '.join(names)}, or a problem, got {op!r:.60}",
-                field="op",
+                f"implementation: {KERNELS} has no kernels for {op}, which is a problem",
+                field="implementation",
             )
+        check_op(self._engine, op)
         if source is not None or uploaded:
             self._sandbox.require()
         function = request.function or op.rpartition("/")[2].replace("-", "_")
@@ -148,6 +140,23 @@ class CompileReports:
                 "limit_s": self._settings.explain_s,
                 "memory_bytes": CASE_BYTES,
             },
+        )
+
+
+def check_architecture(gpu: str) -> None:
+    """Raise InvalidInput unless kernels can be compiled for an architecture."""
+    if gpu not in ARCHITECTURES:
+        raise InvalidInput(
+            f"gpu: it must be one of {', '.join(ARCHITECTURES)}, got {gpu!r:.60}", field="gpu"
+        )
+
+
+def check_op(engine: Engine, op: str) -> None:
+    """Raise InvalidInput unless a name is that of an op of the library, or can be that of a problem."""
+    names = [one["name"] for one in engine.catalog]
+    if not is_problem(op) and op not in names:
+        raise InvalidInput(
+            f"op: it must be one of {', '.join(names)}, or a problem, got {op!r:.60}", field="op"
         )
 
 

@@ -45,6 +45,7 @@ def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str,
     with quick_imports():
         import torch
 
+        from warpcall_bench.programs import problem_source
         from warpcall_kernels import InvalidInput
         from warpcall_kernels.compile.architectures import architecture
         from warpcall_kernels.compile.first_launch import skip_hash
@@ -60,7 +61,7 @@ def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str,
     with source_check.limited(request["limit_s"], file, answers, "the compile report"):
         try:
             target = architecture(request["gpu"])
-            op = _op(request, folder)
+            op = problem_source.requested_op(request["op"], request["problem"], folder)
             case = make_case(op, request["case"])
         except InvalidInput as error:
             named = error.argument in ("op", "gpu")
@@ -83,20 +84,6 @@ def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str,
             "stopped": text(stopped),
             **versions(target.capability),
         }
-
-
-def _op(request: ExplainRequest, folder: Path) -> Op:
-    """The op of a request, whose code is in `folder` if it is a problem."""
-    from warpcall_bench.programs import problem_source
-    from warpcall_kernels import op_named
-
-    if request["problem"] is None:
-        return op_named(request["op"])
-    name = request["problem"]["name"]
-    (folder / "problem").mkdir()
-    file = folder / "problem" / problem_source.file_name(name)
-    source_check.write_source(request["problem"]["source"], file)
-    return problem_source.op_of(source_check.import_source(file), name, file)
 
 
 def _check_memory(case: JobCase, most_bytes: int) -> None:

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warpcall_bench.programs.source_check import described
-from warpcall_kernels import InvalidInput, Op, Problem
+from warpcall_bench.programs.source_check import described, import_source, write_source
+from warpcall_kernels import InvalidInput, Op, Problem, op_named
 from warpcall_kernels.op.sources import unwrapped
+
+if TYPE_CHECKING:
+    from warpcall_bench.runs.messages import ProblemSource
 
 VARIABLE = "PROBLEM"
 ABOUT_META = re.compile(r"(\b|_)meta(\b|_)|'Meta' backend")  # in messages of torch
@@ -26,6 +29,25 @@ WITHOUT_MEMORY = (
 def file_name(problem: str) -> str:
     """The name of the file for a problem's source, such as "row_norm.py" for "ann/row-norm"."""
     return problem.rpartition("/")[2].partition("@")[0].replace("-", "_") + ".py"
+
+
+def requested_op(op: str, problem: ProblemSource | None, folder: Path) -> Op:
+    """The op of a request: a shipped one by its name, or that of a problem.
+
+    Args:
+        folder: for the source of the problem.
+
+    Raises:
+        Refused: the problem cannot be imported.
+        InvalidInput: there is no such op, or as `op_of`.
+    """
+    if problem is None:
+        return op_named(op)
+    name = problem["name"]
+    (folder / "problem").mkdir()
+    file = folder / "problem" / file_name(name)
+    write_source(problem["source"], file)
+    return op_of(import_source(file), name, file)
 
 
 def op_of(module: ModuleType, name: str, file: Path) -> Op:

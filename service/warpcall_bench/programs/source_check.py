@@ -69,12 +69,13 @@ class Answers:
 Check = Callable[[Any, Path, Answers], Mapping[str, Any]]
 
 
-def answer_one(check: Check) -> NoReturn:
+def answer_one(check: Check, read: Callable[[bytes], Any] = json.loads) -> NoReturn:
     """Answer one request of the server, and end this process.
 
     Args:
         check: makes the answer from the request, and from a folder for the source, which Triton
             reads while code runs; it raises Refused if there is none.
+        read: parses the request.
     """
     args = child.start(server_fd=int)
     with socket.socket(fileno=args.server_fd) as sock:
@@ -82,7 +83,7 @@ def answer_one(check: Check) -> NoReturn:
         if request is not None:
             answers = Answers(sock)
             with temporary.folder() as folder:
-                answer(check, json.loads(request), folder, answers)
+                answer(check, read(request), folder, answers)
     os._exit(0)  # threads that the source may have started do not matter
 
 
@@ -102,9 +103,9 @@ def answer(check: Check, request: Any, folder: Path, answers: Answers) -> None:
         answers.send(found)
 
 
-def text(value: str) -> str:
+def text(value: str, most: int = MAX_CHARS) -> str:
     """Text for the answer: UTF-8 and JSON have no lone surrogates."""
-    return value.encode(errors="backslashreplace").decode()[:MAX_CHARS]
+    return value.encode(errors="backslashreplace").decode()[:most]
 
 
 def write_source(source: str, file: Path) -> None:
@@ -114,7 +115,7 @@ def write_source(source: str, file: Path) -> None:
         Refused: it cannot be compiled.
     """
     file.write_bytes(source.encode())
-    _drop_output()
+    drop_output()
     try:
         compile(file.read_bytes(), file, "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -216,7 +217,7 @@ def lift(timer: threading.Timer) -> None:
     timer.cancel()
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Drop what this process prints from now on, which would be in the server's log."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for fd in OUTPUT:

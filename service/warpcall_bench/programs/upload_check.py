@@ -38,13 +38,13 @@ def _check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, s
                 importlib.import_module(package)  # now, so that its time does not count
     with source_check.limited(request["limit_s"], file, answers, "the import"):
         module = source_check.import_source(file)
-        function = _function(module, request["function"])
+        function = function_of(module, request["function"])
         _check_signature(function, request, file)
         doc = inspect.getdoc(function) or ""
     return {"doc": source_check.text(doc.strip().partition("\n")[0])}
 
 
-def _function(module: ModuleType, name: str) -> Any:
+def function_of(module: ModuleType, name: str) -> Any:
     """The function to time.
 
     Raises:

@@ -31,6 +31,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+MAX_REASON_CHARS = 5000  # of what a verification says of a case, such as errors of a compiler
+NO_ANSWER = "it cannot be checked: its process gave no valid answer"
 REQUEST_BYTES = 4096  # the most of a message between a job's process and its reaper
 PROFILE_MODULE = "warpcall_bench.programs.profile_main"  # makes profiles of code of users
 RECORD_MODULE = "warpcall_bench.programs.record_main"  # compiles verified uploads, without a GPU
@@ -209,6 +211,64 @@ class ExplainRequest(TypedDict):
     gpu: str
     limit_s: float
     memory_bytes: int
+
+
+class VerifyRequest(TypedDict):
+    """The verification of an implementation: launch plans of some cases, which are then checked.
+
+    `programs.verify` answers with the plans, and `programs.plan_check` with what they are.
+
+    Attributes:
+        op, problem, function, source, gpu, limit_s: as in `ExplainRequest`.
+        language: of the source.
+        launches: declaration of its launches, as parsed JSON; None if they are recorded, or declared
+            in the source.
+        cases: as a job's cases are written.
+    """
+
+    op: str
+    problem: ProblemSource | None
+    function: str
+    source: str
+    language: Language
+    launches: object
+    cases: list[Mapping[str, Any]]
+    gpu: str
+    limit_s: float
+
+
+class PlanCheckRequest(TypedDict):
+    """The check of what `programs.verify` has answered, by `programs.plan_check`.
+
+    Attributes:
+        op, problem, cases, gpu: of the `VerifyRequest`.
+        answer: of that program, which ran code of users. Only the program that checks it parses it.
+    """
+
+    op: str
+    problem: ProblemSource | None
+    cases: list[Mapping[str, Any]]
+    gpu: str
+    answer: bytes
+
+
+def plan_check_body(asked: VerifyRequest, answer: bytes) -> bytes:
+    """A `PlanCheckRequest` as the content of a frame: a line of JSON, and the answer as it came."""
+    head = {name: asked[name] for name in ("op", "problem", "cases", "gpu")}
+    return json.dumps(head).encode() + b"\n" + answer
+
+
+def read_plan_check(body: bytes) -> PlanCheckRequest:
+    """The request that `plan_check_body` made."""
+    head, _, answer = body.partition(b"\n")
+    asked = json.loads(head)
+    return {
+        "op": asked["op"],
+        "problem": asked["problem"],
+        "cases": asked["cases"],
+        "gpu": asked["gpu"],
+        "answer": answer,
+    }
 
 
 class ModuleRequest(TypedDict):

@@ -19,6 +19,10 @@ MAX_LIST = 64  # entries of a parameter that is a list
 MAX_KERNELS = 32
 MAX_ARGUMENTS = 128
 MAX_TEXT_BYTES = 256 << 10
+# Of a verification; `warpcall_kernels.verified.plan` keeps to them.
+MAX_CASES = 8
+MAX_STEPS = 32
+MAX_CHOICES = 64
 
 
 def one_line(text: str) -> str:
@@ -32,6 +36,7 @@ def _lines(text: str) -> str:
 
 Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(one_line)]
 Lines = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_lines)]
+Log = Annotated[str, StringConstraints(max_length=5000), AfterValidator(_lines)]
 Shape = Annotated[str, StringConstraints(max_length=4000), AfterValidator(one_line)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Code = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{0,15}$")]  # of a dtype
@@ -240,3 +245,61 @@ class CompileAnswer(CheckAnswer):
     @property
     def is_complete(self) -> bool:
         return self.kernels is not None and bool(self.case)
+
+
+Three = Annotated[list[Count], Field(min_length=3, max_length=3)]
+
+
+class ActionAnswer(Strict):
+    """An action of a launch plan, as `warpcall.verifications.PlannedAction`."""
+
+    kind: Literal["launch", "fill", "copy"]
+    kernel: Line | None = None
+    grid: Three | None = None
+    threads: Three | None = None
+    cluster: Three | None = None
+    shared_bytes: Few | None = None
+    registers: Few | None = None
+    nbytes: Count | None = None
+
+
+class ChoiceAnswer(Strict):
+    """A choice of a step, as `warpcall.verifications.PlannedChoice`."""
+
+    label: Line
+    actions: Annotated[list[ActionAnswer], Field(max_length=MAX_STEPS, fail_fast=True)]
+
+
+class StepAnswer(Strict):
+    """A step of a launch plan, as `warpcall.verifications.PlannedStep`."""
+
+    choices: Annotated[
+        list[ChoiceAnswer], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+    ]
+
+
+class VerifiedCaseAnswer(Strict):
+    """A case of a verification, as `warpcall.verifications.VerifiedCase`."""
+
+    case: Annotated[str, StringConstraints(max_length=4096), AfterValidator(one_line)]
+    reason: Log
+    steps: Annotated[list[StepAnswer], Field(max_length=MAX_STEPS, fail_fast=True)]
+    kernels: Few
+    scratch_bytes: Count
+
+
+class VerifyAnswer(CheckAnswer):
+    """A verification, as `warpcall.verifications.Verification`."""
+
+    cases: (
+        Annotated[list[VerifiedCaseAnswer], Field(max_length=MAX_CASES, fail_fast=True)] | None
+    ) = None
+    declaration: dict[str, Any] | None = None
+    remarks: Annotated[list[Line], Field(max_length=MAX_ENTRIES, fail_fast=True)] = Field(
+        default_factory=list
+    )
+    compiler: Line = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.cases)

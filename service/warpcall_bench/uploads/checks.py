@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput, Unavailable
-from warpcall_bench.runs.messages import CheckRequest, ExplainRequest, ProblemRequest
+from warpcall_bench.runs.messages import (
+    NO_ANSWER,
+    CheckRequest,
+    ExplainRequest,
+    ProblemRequest,
+    VerifyRequest,
+    plan_check_body,
+)
 from warpcall_bench.runs.one_shot import NotStarted, OneShotError, run_one_shot
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.answers import (
@@ -23,6 +30,7 @@ from warpcall_bench.uploads.answers import (
     CompileAnswer,
     ImplementationAnswer,
     ProblemAnswer,
+    VerifyAnswer,
 )
 from warpcall_service.admission import Admission
 
@@ -33,8 +41,8 @@ MAX_DECLARATION_BYTES = 128 << 10
 # interpreter's lock is held, in whatever thread.
 MAX_CASES_BYTES = 2 << 20
 MAX_CASES_PARTS = {b"[": 20_000, b"{": 20_000, b":": 80_000, b",": 100_000}
+MAX_PLANS_BYTES = 24 << 20  # launch plans of all cases of a verification
 RETRY_AFTER_S = 30.0
-NO_ANSWER = "it cannot be checked: its process gave no valid answer"
 TOO_LARGE = "the descriptions of its cases are too large together; ask for fewer cases"
 
 log = logging.getLogger("warpcall.uploads")
@@ -62,13 +70,15 @@ IMPLEMENTATION = Check(
 PROBLEM = Check("warpcall_bench.programs.problem_check", ProblemAnswer, MAX_DECLARATION_BYTES)
 CASES = Check("warpcall_bench.programs.problem_check", CasesAnswer, MAX_CASES_BYTES)
 COMPILE = Check("warpcall_bench.programs.explain", CompileAnswer, MAX_CASES_BYTES)
+RECORD_MODULE = "warpcall_bench.programs.verify"
+VERIFY = Check("warpcall_bench.programs.plan_check", VerifyAnswer, MAX_CASES_BYTES)
 
 
 class Checks:
     """Checks sources: one of each user at a time, and `upload_checks` in all.
 
-    Those of uploads count, and those of cases of jobs on a problem and of compile reports, which run
-    sources, too.
+    Those of uploads count, and those of cases of jobs on a problem, of compile reports and of
+    verifications, which run sources, too.
     """
 
     def __init__(self, settings: BenchSettings) -> None:
@@ -135,6 +145,27 @@ class Checks:
         own = request["source"] is None and request["problem"] is None
         return await self._accepted(user, COMPILE, request, trusted=own)
 
+    async def verify(self, user: str, request: VerifyRequest) -> VerifyAnswer:
+        """Have launch plans of an implementation recorded in one process, and checked in another one.
+
+        Raises:
+            InvalidInput: the request or the source is wrong; the message names the line.
+            Busy, Unavailable: as `implementation`.
+        """
+
+        async def ask() -> VerifyAnswer:
+            limit_s, body = request["limit_s"], json.dumps(request).encode()
+            try:
+                plans = await self._run(
+                    RECORD_MODULE, body, limit_s, MAX_PLANS_BYTES, trusted=False
+                )
+            except OneShotError as error:
+                return _failed(VerifyAnswer, error, limit_s)
+            asked = plan_check_body(request, plans)
+            return await self._ask(VERIFY, asked, limit_s, trusted=True)
+
+        return _accepted(await self._admitted(user, ask))
+
     def metrics(self) -> Iterable[Metric]:
         """The checks so far, as Prometheus metrics."""
         ended = CounterMetricFamily(
@@ -161,52 +192,79 @@ class Checks:
         self, user: str, check: Check[A], request: Mapping[str, Any], *, trusted: bool = False
     ) -> A:
         """The answer to the check of an upload. Raises InvalidInput if it is a refusal."""
-        answer = await self._answer(user, check, request, trusted=trusted)
-        if answer.error is not None:
-            name = answer.field.partition(".")[0]
-            raise InvalidInput(f"{name}: {answer.error}", field=answer.field)
-        return answer
+        return _accepted(await self._answer(user, check, request, trusted=trusted))
 
     async def _answer(
         self, user: str, check: Check[A], request: Mapping[str, Any], *, trusted: bool = False
     ) -> A:
+        body = json.dumps(request).encode()
+        return await self._admitted(
+            user, lambda: self._ask(check, body, request["limit_s"], trusted=trusted)
+        )
+
+    async def _admitted(self, user: str, ask: Callable[[], Awaitable[A]]) -> A:
+        """The answer of a check, once the user may have one more."""
         async with self._admission.admitted(user):
             outcome = "failed"
             try:
-                answer = await self._ask(check, request, trusted=trusted)
+                answer = await ask()
                 outcome = "accepted" if answer.error is None else "refused"
             finally:
                 self._ended[outcome] += 1
         return answer
 
-    async def _ask(self, check: Check[A], request: Mapping[str, Any], *, trusted: bool) -> A:
-        form, limit_s = check.answer, request["limit_s"]
-        # Starting the process and importing torch takes as long as the start of a worker.
-        whole_s = self._settings.start_timeout_s + limit_s
+    async def _ask(self, check: Check[A], body: bytes, limit_s: float, *, trusted: bool) -> A:
+        form = check.answer
         try:
-            body = json.dumps(request).encode()
-            text = await run_one_shot(
-                self._settings, check.module, body, whole_s, check.most_bytes, trusted=trusted
-            )
+            text = await self._run(check.module, body, limit_s, check.most_bytes, trusted=trusted)
             if len(text) > MAX_DECLARATION_BYTES and _has_many_parts(text):
                 return form(error=TOO_LARGE)
             if len(text) <= MAX_ANSWER_BYTES:
                 answer = form.model_validate_json(text)
             else:
                 answer = await asyncio.to_thread(form.model_validate_json, text)
+        except OneShotError as error:
+            return _failed(form, error, limit_s)
+        except ValidationError:
+            return form(error=NO_ANSWER)
+        return answer if answer.error or answer.is_complete else form(error=NO_ANSWER)
+
+    async def _run(
+        self, module: str, body: bytes, limit_s: float, most_bytes: int, *, trusted: bool
+    ) -> bytes:
+        """The answer of a process.
+
+        Raises:
+            OneShotError: it gave none.
+            Unavailable: it cannot be started.
+        """
+        # Starting the process and importing torch takes as long as the start of a worker.
+        whole_s = self._settings.start_timeout_s + limit_s
+        try:
+            return await run_one_shot(
+                self._settings, module, body, whole_s, most_bytes, trusted=trusted
+            )
         except NotStarted as error:
             log.error("an upload cannot be checked: %s", error)
             raise Unavailable(
                 "uploads cannot be checked at present", retry_after_s=RETRY_AFTER_S
             ) from None
-        except OneShotError as error:
-            return form(
-                error=f"it cannot be checked: {error}. Its code must not end the process, and must "
-                f"take at most {limit_s:g} s"
-            )
-        except ValidationError:
-            return form(error=NO_ANSWER)
-        return answer if answer.error or answer.is_complete else form(error=NO_ANSWER)
+
+
+def _accepted(answer: A) -> A:
+    """An answer. Raises InvalidInput if it is a refusal."""
+    if answer.error is not None:
+        name = answer.field.partition(".")[0]
+        raise InvalidInput(f"{name}: {answer.error}", field=answer.field)
+    return answer
+
+
+def _failed(form: type[A], error: OneShotError, limit_s: float) -> A:
+    """The answer to a check whose process gave none."""
+    return form(
+        error=f"it cannot be checked: {error}. Its code must not end the process, and must take at "
+        f"most {limit_s:g} s"
+    )
 
 
 def _has_many_parts(text: bytes) -> bool:

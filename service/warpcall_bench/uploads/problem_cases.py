@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
-from warpcall_bench.runs.messages import CheckedCase, problem_version
+from warpcall_bench.runs.messages import NO_ANSWER, CheckedCase, problem_version
 from warpcall_bench.uploads.answers import CaseAnswer
-from warpcall_bench.uploads.checks import NO_ANSWER, Checks
+from warpcall_bench.uploads.checks import Checks
 from warpcall_bench.uploads.tables import StoredProblem
 
 MOST_KEPT = 20_000  # cases that are kept for the next submission, of all jobs together

@@ -51,7 +51,7 @@ NEEDS: dict[str, Role] = {
     **dict.fromkeys(("DELETE /v1/shares/{id}", "POST /v1/jobs/{id}/cancel"), "bench"),
     **dict.fromkeys(("DELETE /v1/jobs/{id}/artefacts/{name}", "POST /v1/monitors"), "bench"),
     **dict.fromkeys(("PATCH /v1/monitors/{id}", "DELETE /v1/monitors/{id}"), "bench"),
-    "POST /v1/implementations": "upload",
+    **dict.fromkeys(("POST /v1/implementations", "POST /v1/verifications"), "upload"),
     "DELETE /v1/implementations/{user}/{name}": "upload",
     "POST /v1/problems": "upload",
     "DELETE /v1/problems/{user}/{name}": "upload",
