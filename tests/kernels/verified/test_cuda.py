@@ -133,6 +133,7 @@ def test_configurations_that_cannot_be_compiled_or_launched_are_left_out() -> No
         labels({"SIZE": 4}, {"SIZE": 3})
 
 
+@pytest.mark.slow
 def test_too_many_kernels_are_refused() -> None:
     source = kernel_of("out[i] = A;")
     launch = {"kernel": "k", "grid": [1], "block": [32], "arguments": ["x", "out", {"i32": 1}]}
@@ -148,7 +149,14 @@ def test_too_many_kernels_are_refused() -> None:
         plan_of(source, declaration)
 
 
-@pytest.mark.parametrize("gpu", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "sm_90",
+        "sm_100",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("sm_80", "sm_89", "sm_120")),
+    ],
+)
 def test_what_honest_kernels_use_passes_the_inspection(gpu: str) -> None:
     for body in sources.HONEST.values():
         source = kernel_of(body, sources.FUNCTIONS)
