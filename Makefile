@@ -73,7 +73,7 @@ gpu-bench:
 		$(ON_GPU) $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
 # These tests come last and alone, because other processes on the GPU change the times and the free memory that they read.
 # pytest ends with 5 if ARGS choose none of them.
-ALONE := tests/gpu/test_measuring.py tests/gpu/test_uploads.py tests/gpu/test_cheats.py
+ALONE := tests/gpu/test_measuring.py tests/gpu/test_uploads.py tests/gpu/test_cheats.py tests/gpu/test_verified_cheats.py
 gpu-test:
 	$(ON_GPU) $(PYTHON) -m pytest tests/kernels tests/gpu $(addprefix --ignore=,$(ALONE)) \
 		--device cuda $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
