@@ -65,6 +65,8 @@ class Recorded:
         language: "python" or "cuda".
         source: its text.
         declaration: of the launches as JSON; None if those of the function are recorded.
+        optional: names of the optional inputs of the op, which are null in a declaration of CUDA C++ if a
+            case has not got them.
     """
 
     function: Callable[..., Any] | None = None

@@ -41,7 +41,7 @@ from warpcall_kernels.verified.plan import (
     Launch,
     Triple,
 )
-from warpcall_kernels.verified.traced import NotedLaunch, NotVerifiable, Trace
+from warpcall_kernels.verified.traced import OUTSIDE, NotedLaunch, NotVerifiable, Trace
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 REGISTERS = re.compile(rb"\x04\x2f\x08\x00.{4}(.{4})", re.DOTALL)  # EIATTR_REGCOUNT of .nv.info
@@ -212,10 +212,7 @@ class Recorder:
                 return None, POINTER
             place = self._trace.place(address)
             if place is None:
-                raise self._trace.refusal(
-                    f"{what} is a tensor of the CPU, or one from outside of the call{{line}}: "
-                    "allocate it in the call with device=x.device"
-                )
+                raise self._trace.refusal(f"{what} is {OUTSIDE}")
             return place, POINTER
         if kind == "bf16":
             bits = torch.tensor(float(value), dtype=torch.bfloat16).view(torch.uint16)

@@ -32,6 +32,7 @@ from warpcall_kernels.verified.plan import (
     View,
 )
 from warpcall_kernels.verified.traced import (
+    OUTSIDE,
     NotedLaunch,
     NotVerifiable,
     Pretending,
@@ -165,10 +166,7 @@ def _traced(
         places = [traced.place_of(part) for part in parts]
     for name, place in zip(outputs, places, strict=True):
         if place is None:
-            raise NotVerifiable(
-                f"{name} is a tensor of the CPU, or one from outside of the call: "
-                "allocate it in the call with device=x.device"
-            )
+            raise NotVerifiable(f"{name} is {OUTSIDE.replace('{line}', '')}")
         if traced.regions[place.buffer].buffer.input:
             raise NotVerifiable(
                 f"{name} lies in the input {traced.regions[place.buffer].buffer.input}"

@@ -54,6 +54,11 @@ READING_METHODS = {
         *("__index__", "__complex__", "__repr__", "__format__", "__contains__"),
     )
 }
+# What a tensor is that is in no buffer of the plan.
+OUTSIDE = (
+    "a tensor of the CPU, one with values of the host, or one from outside of the call{line}: "
+    "allocate it in the call with device=x.device, and fill it there"
+)
 ALLOWED = "only launches of kernels, allocations, fills and copies can be verified"
 
 
