@@ -6,20 +6,17 @@ is another one: whoever loads a kernel gets its cubin, and whoever launches it i
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
-from triton import AsyncCompileMode
 from triton.compiler.errors import CompilationError
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.errors import OutOfResources, PTXASError
@@ -32,7 +29,6 @@ from warpcall_kernels.op import launch as op_launch
 from warpcall_kernels.op.driver_launch import SCRATCH, WARP, passed
 from warpcall_kernels.verified.plan import (
     FORMATS,
-    MOST_CHOICES,
     MOST_GRID,
     MOST_KERNELS,
     POINTER,
@@ -46,7 +42,6 @@ from warpcall_kernels.verified.traced import OUTSIDE, NotedLaunch, NotVerifiable
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 REGISTERS = re.compile(rb"\x04\x2f\x08\x00.{4}(.{4})", re.DOTALL)  # EIATTR_REGCOUNT of .nv.info
 MOST_THREADS = 1024
-MOST_COMPILERS = 16  # at a time; each may take some 200 MB
 _current: Recorder | None = None
 
 
@@ -71,7 +66,7 @@ class Recorder:
         self._trace = trace
         self._configuration: Mapping[str, Any] | None = None
 
-    @contextlib.contextmanager
+    @contextmanager
     def recording(self) -> Iterator[None]:
         """A context in which launches go to the trace."""
         global _current
@@ -241,8 +236,6 @@ class Recorder:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         configs = tuner.prune_configs(kwargs) if len(tuner.configs) > 1 else tuner.configs
         compiled, failed, done = None, None, False
-        if len(configs) > 1:
-            _compile_ahead(tuner.fn, configs, args, kwargs)
         self._trace.begin_choices()
         try:
             for config in configs:
@@ -263,19 +256,6 @@ class Recorder:
         if not done and failed is not None:
             raise failed
         return compiled
-
-
-def _compile_ahead(
-    kernel: Any, configs: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Compile configurations side by side. What fails here fails again in its turn."""
-    with (
-        ThreadPoolExecutor(min(MOST_COMPILERS, len(os.sched_getaffinity(0)))) as pool,
-        AsyncCompileMode(pool, ignore_errors=True),
-    ):
-        for config in configs[:MOST_CHOICES]:
-            with contextlib.suppress(Exception):
-                kernel.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": True})
 
 
 class _Driver(CompileOnlyDriver):
