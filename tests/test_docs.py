@@ -39,6 +39,7 @@ from warpcall_bench import json_body
 from warpcall_bench.jobs import service as job_service
 from warpcall_bench.jobs.models import MAX_BODY_BYTES
 from warpcall_bench.settings import BenchSettings
+from warpcall_bench.uploads import implementations
 from warpcall_service.calls import programs
 from warpcall_service.formats import (
     json_reader,
@@ -365,8 +366,10 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "regions of shared memory of one user": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, and {MAX_MESSAGE_BYTES >> 10} KiB for the "
         "description of them and their tensors",
-        "members of the JSON of an upload": f"{json_body.MAX_MEMBERS}, whose values are texts, "
-        "true, false or null",
+        "the JSON of an upload, without the content of its texts": (
+            f"{json_body.MAX_STRUCTURE_BYTES >> 10} KiB"
+        ),
+        "declaration of launches": f"{implementations.MAX_LAUNCHES_BYTES >> 10} KiB",
         "results and comparisons of jobs": f"1 at a time for each user, {job_service.MAX_WAITING} more "
         f"wait; {job_service.MAX_READS} at a time in all",
     }

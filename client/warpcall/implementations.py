@@ -215,6 +215,8 @@ class Environment(Payload):
     """Version of CUDA that torch was built with; null if it was built without CUDA."""
     device: str
     """Name of the device that jobs run on, such as "NVIDIA H200"; "cpu" without a GPU."""
+    gpu: str = ""
+    """Architecture of that device, such as "sm_90"; empty without a GPU, and from older servers."""
     uploads: UploadsMode
     """Whether users may upload source, and whether it runs in a sandbox."""
     trouble: str

@@ -32,6 +32,7 @@ from warpcall_bench.monitors.tables import Monitor, MonitorDelivery
 from warpcall_bench.pages.job import job_frame, job_rest
 from warpcall_bench.pages.view import REST, View
 from warpcall_bench.runs.events import EnvironmentKnown
+from warpcall_bench.runs.messages import Verified
 from warpcall_bench.uploads.database import IMPLEMENTATIONS
 from warpcall_bench.uploads.new_versions import NewImplementation, Quota
 from warpcall_service.auth import users
@@ -57,6 +58,8 @@ GB_PER_S = 4100.0  # of a copy
 SPREAD = 0.003  # of the logarithm of a sample
 MARGIN = 0.01
 QUOTA = Quota(1000, 1 << 30)
+
+VERIFIED = ("ann/tiles",)  # uploads that are verified kernels
 
 Case = dict[str, Any]
 
@@ -310,6 +313,7 @@ def measured(
         **dict.fromkeys(("ci_low_us", "ci_high_us", "relative", "gb_per_s", "share_of_limit")),
         **dict.fromkeys(("peak_bytes", "hot_us", "host_us", "energy_mj")),
         "samples_us": [],
+        "verified": name in VERIFIED,
         "tags": [],
     }
     if samples is None:
@@ -381,11 +385,21 @@ def upload(
     store: Store, user: str, op: str, name: str, source: str, *, private: bool = False
 ) -> None:
     """Store a version of an implementation, as after its check."""
+    verified: Verified | None = None
+    if f"{user}/{name}" in VERIFIED:
+        verified = {"language": "python", "launches": None}
     with store.write() as session:
         if session.get(User, user) is None:
             users.add_user(session, user)
     function = op.replace("-", "_")
-    new = NewImplementation(op=op, function=function, name=name, source=source, private=private)
+    new = NewImplementation(
+        op=op,
+        function=function,
+        name=name,
+        source=source,
+        private=private,
+        verified=verified,
+    )
     with store.write() as session:
         checked = {"doc": "Rows in registers."}
         IMPLEMENTATIONS.store(session, caller(user, "upload"), new, checked, QUOTA)

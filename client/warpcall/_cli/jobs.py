@@ -282,15 +282,18 @@ def board(
     case: Annotated[
         str | None, typer.Option(metavar="CASE", help="Only this case, as results name it.")
     ] = None,
+    ranks_all: Annotated[
+        bool, typer.Option("--all", help="Rank uploads that are not verified, too.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
     """Show the best result of each implementation in each case.
 
-    Only valid results of the op count.
+    Only valid results of the op count. Of uploads only verified kernels are ranked.
     """
     with Client(url) as gpu:
-        found = gpu.jobs.board(op, device=device, case=case)
+        found = gpu.jobs.board(op, device=device, case=case, ranks_all=ranks_all)
     if as_json:
         print_json(asdict(found))
     elif found.standings:

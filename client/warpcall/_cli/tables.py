@@ -19,6 +19,7 @@ from warpcall.jobs.results import (
     Comparison,
     History,
     Results,
+    label_of,
     status_shown,
     why_no_verdict,
 )
@@ -32,6 +33,8 @@ INDENT = "  "
 SHORTEST_LABEL = len("torch.compile")  # of labels up to this one, none has a line of its own
 MOST_UNDECIDED = 8  # lines
 BOARD = ("rank", "median", "of copy", "95 % CI", "limit")
+NOT_VERIFIED = "not verified"  # tag of an entry of a board
+ALL_RANKED = "of uploads only verified kernels have a rank; --all ranks all of them"
 COMPARED = ("a", "b", "ratio", "95 % CI", "margin", "verdict")
 
 
@@ -53,7 +56,8 @@ def results_lines(results: Results, first: str) -> list[str]:
             "" if row.gb_per_s is None else f"{row.gb_per_s:.4g}",
             "" if row.share_of_limit is None else f"{row.share_of_limit:.0%}",
         )
-        rows.append((row.case, row.implementation, (status,) if status else cells))
+        label = label_of(row.implementation, verified=row.verified)
+        rows.append((row.case, label, (status,) if status else cells))
     return [
         f"times in us; ratio and verdict: to {first}, above 1 takes longer; limit: a copy's speed",
         *by_case(RESULTS, rows),
@@ -72,7 +76,7 @@ def comparison_lines(found: Comparison) -> list[str]:
             "unknown" if row.margin is None else f"{row.margin:.1%}",
             row.verdict or "none",
         )
-        rows.append((row.case, row.implementation, cells))
+        rows.append((row.case, label_of(row.implementation, verified=row.verified), cells))
     whys = [
         f"no verdict on {row.implementation}, {row.case}: {row.why}"
         for row in found.rows
@@ -107,6 +111,7 @@ def board_lines(found: Board) -> list[str]:
     Results without a rank follow after the others of their case.
     """
     rows = []
+    hidden = [entry for standing in found.standings for entry in standing.unranked]
     for standing in found.standings:
         for entry in (*standing.entries, *standing.unranked):
             cells = (
@@ -116,10 +121,12 @@ def board_lines(found: Board) -> list[str]:
                 interval(ratio, entry.relative_low, entry.relative_high),
                 f"{1 / entry.relative:.0%}",
             )
-            rows.append((standing.case, entry.implementation, cells))
+            label = label_of(entry.implementation, verified=entry.verified)
+            rows.append((standing.case, label, cells))
     return [
         f"{found.op} on {found.device}; times in us; of copy: over the time of a copy of as many bytes",
         "implementations share a rank if their intervals overlap or differ by less than 1 %",
+        *([ALL_RANKED] if any(NOT_VERIFIED in one.tags for one in hidden) else []),
         *by_case(BOARD, rows),
         *(scores.sentence(one) for one in found.scores if one.cases > 1),
         *(
@@ -268,11 +275,12 @@ def history_table(found: History) -> Table:
         share = row.share_of_limit
         status = status_shown(row.status, row.median_us)
         why = why_no_verdict(row.status, row.tags)
+        verified = "verified" if row.verified else ""
         cells = (
             f"{ago(point.finished_at)} ago",
             point.job,
             point.user,
-            status or " ".join(filter(None, (microseconds(row.median_us), why))),
+            status or " ".join(filter(None, (microseconds(row.median_us), why, verified))),
             "" if status else interval(microseconds, row.ci_low_us, row.ci_high_us),
             "" if status or share is None else f"{share:.0%}",
             ", ".join(point.changed),

@@ -217,15 +217,26 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         payload = await self._core.get_json(f"{PATH}/history?{urlencode(given(wanted))}")
         return parse(History, payload, "a history of a case")
 
-    async def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
+    async def board(
+        self,
+        op: str,
+        *,
+        device: str | None = None,
+        case: str | None = None,
+        ranks_all: bool = False,
+    ) -> Board:
         """Who leads in the cases of an op on a device, and whether the lead is real.
 
         Args:
             device: its name, such as "NVIDIA H200". None means the one that measured the op last.
             case: key of one case, whose board also has the `steps` to its best results. None means
                 all cases.
+            ranks_all: whether uploads that are not verified kernels are ranked, too. Their code could
+                fake its own time.
         """
         wanted = given({"op": op, "device": device, "case": case})
+        if ranks_all:
+            wanted["all"] = "true"
         payload = await self._core.get_json(f"{BOARD_PATH}?{urlencode(wanted)}")
         return parse(Board, payload, "a board")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpcall.jobs import JobInfo
-from warpcall.jobs.results import Measurement, Results, status_shown, why_no_verdict
+from warpcall.jobs.results import Measurement, Results, label_of, status_shown, why_no_verdict
 
 HEAD = """\
 | case | implementation | median us | 95 % interval | ratio | verdict | GB/s | of the limit |
@@ -35,7 +35,7 @@ def _line(row: Measurement) -> str:
     median = status or ("" if row.median_us is None else f"{row.median_us:.2f}")
     speed = "" if row.gb_per_s is None else f"{row.gb_per_s:.0f}"
     return (
-        f"| {_text(row.case)} | {_text(row.implementation)} | {median} | {interval} | {ratio} "
+        f"| {_text(row.case)} | {_text(label_of(row.implementation, verified=row.verified))} | {median} | {interval} | {ratio} "
         f"| {verdict} | {speed} | {share} |\n"
     )
 

@@ -40,6 +40,11 @@ def why_no_verdict(status: str, tags: Collection[str]) -> str:
     return next((tag for tag in TAGS_WITHOUT_VERDICT if tag in tags), "")
 
 
+def label_of(implementation: str, *, verified: bool) -> str:
+    """How tables name an implementation: with a word behind it if it is a verified kernel."""
+    return f"{implementation} (verified)" if verified else implementation
+
+
 def can_conclude(status: str, tags: Collection[str]) -> bool:
     """Whether the time of a row is a basis for a verdict; see `why_no_verdict`."""
     return not why_no_verdict(status, tags)
@@ -128,6 +133,9 @@ class Measurement(Payload):
     """What a reader should know about this row. There is no verdict on a row with "suspect",
     "interpreted", "plain torch" or "unconfirmed". One with "wrong in odd cases" keeps its verdict and has no
     rank."""
+    verified: bool = False
+    """Whether only the compiled kernels of an upload were timed, so that no other code of its author
+    ran beside the clock. False for the server's own implementations, and from older servers."""
     why_undecided: str = ""
     """Why the verdict is "undecided", and what would help; empty for other verdicts, without an
     interval, in histories, and from older servers."""
@@ -265,6 +273,8 @@ class ComparedRow(Payload):
     """Number of jobs that repeated an earlier measurement, from which the margin was estimated."""
     why: str = ""
     """Why there is no verdict, such as "suspect in b"; empty if there is one."""
+    verified: bool = False
+    """Whether both times are of verified kernels; see Measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -338,7 +348,8 @@ class BoardEntry(Payload):
 
     rank: int | None
     """1 for the leaders. Implementations without a real difference share a rank. Null for results
-    whose times are no basis for a verdict, and of versions that are wrong in odd cases."""
+    whose times are no basis for a verdict, of versions that are wrong in odd cases, and of uploads that
+    are not verified, unless the board ranks all."""
     implementation: str
     """Name of the implementation."""
     median_us: float
@@ -356,7 +367,10 @@ class BoardEntry(Payload):
     finished_at: str
     """When the case was measured."""
     tags: list[str] = field(default_factory=list)
-    """What a reader should know about this result, such as "suspect"."""
+    """What a reader should know about this result, such as "suspect". "not verified" is why an upload
+    has no rank that is no verified kernel."""
+    verified: bool = False
+    """Whether it is a verified kernel; see Measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +401,10 @@ class BoardStep(Payload):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Board(Table, Payload):
-    """Who leads in the cases of an op on a device, among the latest jobs that the caller may read."""
+    """Who leads in the cases of an op on a device, among the latest jobs that the caller may read.
+
+    Only verified kernels and the server's own implementations are ranked, unless all are asked for.
+    """
 
     SHOWN: ClassVar = ("case", "rank", "implementation", "median_us", "relative", "tags", "job")
 
@@ -405,6 +422,8 @@ class Board(Table, Payload):
     against a copy of as many bytes; who won most cases first. Empty from older servers."""
     steps: list[BoardStep]
     """If one case is asked for, how its best results came about, the earliest first; else empty."""
+    ranks_all: bool = True
+    """Whether uploads that are not verified are ranked, too. True from older servers."""
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The entries of all `standings`, each as a dict with its case, those without a rank last."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from warpcall_kernels.op.errors import InvalidInput, brief, listed
 
 KIB = 1 << 10
@@ -85,6 +87,12 @@ def architecture(name: object) -> Architecture:
     if found is None:
         raise InvalidInput("gpu", f"gpu must be one of {listed(ARCHITECTURES)}, got {brief(name)}")
     return found
+
+
+def architecture_of(device: torch.device | str) -> str:
+    """The name of the architecture of a GPU of this process, such as "sm_90"."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
 
 
 def of_capability(capability: int) -> Architecture:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import triton
 
+from warpcall_kernels.compile.architectures import architecture_of
 from warpcall_kernels.execution.implementations import LIMIT, shipped
 
 TOOLS = ("nvcc", "ptxas", "cuobjdump", "nvdisasm", "cc", "c++", "ninja")
@@ -46,6 +47,7 @@ def _environment(device: str) -> dict[str, Any]:
         "triton": triton.__version__,
         "cuda": torch.version.cuda,
         "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(device),
+        "gpu": "" if device == "cpu" else architecture_of(device),
         "packages": sorted(packages.items(), key=lambda item: item[0].lower()),
     }
 

@@ -59,9 +59,9 @@ class ImplementationResult:
         host_us: median time that the CPU needs to queue a call.
         energy_mj: energy of a call in mJ.
         samples_us: the sample of each round; None where there is none.
-        tags: remarks such as "suspect" and "not captured".
         verified: whether no code of its author for the host met the clock, as for an upload whose
             launch plans another process carried out.
+        tags: remarks such as "suspect" and "not captured".
     """
 
     name: str
@@ -86,8 +86,8 @@ class ImplementationResult:
     host_us: float | None = None
     energy_mj: float | None = None
     samples_us: tuple[float | None, ...] = ()
-    tags: tuple[str, ...] = ()
     verified: bool = False
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from warpcall.errors import (
 from warpcall.wire import COMPILE_REPORTS_PATH
 from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.compile_reports.service import CompileReports
-from warpcall_bench.json_body import check_members, read_model, structure_nbytes
+from warpcall_bench.json_body import check_structure, read_model
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.routes import most_bytes
 from warpcall_service.formats.media_types import JSON
@@ -26,7 +26,6 @@ from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
-MAX_STRUCTURE_BYTES = 64 << 10  # of a body without the content of its texts
 PROBLEMS: list[type[Problem]] = [
     InvalidInput,
     TooLarge,
@@ -64,14 +63,3 @@ def compile_reports(settings: BenchSettings, service: CompileReports) -> APIRout
         return answered(await service.make(caller, wanted))
 
     return router
-
-
-def check_structure(body: bytes) -> None:
-    """Refuse a body that a parser would take too long over, and what `check_members` refuses."""
-    nbytes = structure_nbytes(body, MAX_STRUCTURE_BYTES)
-    if nbytes > MAX_STRUCTURE_BYTES:
-        raise InvalidInput(
-            f"body must have at most {MAX_STRUCTURE_BYTES} bytes without its texts, got {nbytes}",
-            field="body",
-        )
-    check_members(body)

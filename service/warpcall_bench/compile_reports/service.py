@@ -122,6 +122,13 @@ class CompileReports:
                     return found_problem, source, function, None
                 assert name is not None
                 stored = job_uploads.resolve(session, caller, op, [name])[name]
+                verified = job_uploads.verified_of(stored)
+                if verified is not None and verified["language"] == "cuda":
+                    raise InvalidInput(
+                        f"implementation: {name} is CUDA C++, and compile reports are of Triton "
+                        "kernels",
+                        field="implementation",
+                    )
                 full = f"{stored.user_name}/{stored.name}@{stored.sha256[:12]}"
                 return found_problem, stored.source, stored.function, full
 

@@ -77,7 +77,7 @@ class JobChecks:
             frame({"job": description}), "this job"
         )
         checked: Checked = answer  # type: ignore[assignment]  # as programs/job_check.py answers
-        versions = await self._versions_of(caller, op, names)
+        versions = await self._versions_of(caller, op, request)
         source = checked["kernels_sha256"]
         if problem is not None:
             source = checked["problem_sha256"] = problem.sha256  # its reference is timed
@@ -169,19 +169,26 @@ class JobChecks:
             )
         return await self._database.read(_named_problem, caller, request.op)
 
-    async def _versions_of(self, caller: Caller, op: str, names: Sequence[str]) -> dict[str, str]:
+    async def _versions_of(self, caller: Caller, op: str, request: JobRequest) -> dict[str, str]:
         """The version of each uploaded implementation, by its name.
 
         Raises:
-            InvalidInput: there is no such implementation.
+            InvalidInput: there is no such implementation, or it cannot be profiled.
             Forbidden, Unavailable: uploaded code cannot run.
         """
-        if not any("/" in name for name in names):
+        if not any("/" in name for name in request.implementations):
             return {}
         self._sandbox.require()
 
         def read(session: Session) -> dict[str, str]:
-            found = job_uploads.resolve(session, caller, op, names)
+            found = job_uploads.resolve(session, caller, op, request.implementations)
+            verified = [name for name, row in found.items() if row.verified is not None]
+            if verified and request.profile is not None:
+                raise InvalidInput(
+                    f"profile: {verified[0]} is a verified kernel, which cannot be profiled; leave "
+                    "it out, or upload the source without `verified`",
+                    field="profile",
+                )
             return {name: row.sha256 for name, row in found.items()}
 
         return await self._database.read(read)

@@ -187,5 +187,11 @@ def tagged(tag: str) -> sa.ColumnElement[bool]:
     return Row.summary.like(f'%"tags": [%"{tag}"%')
 
 
+def verified() -> sa.ColumnElement[bool]:
+    """Whether a stored row is of a verified kernel. No text in a summary has this member, because JSON
+    writes a quotation mark in a text with a backslash."""
+    return Row.summary.like('%"verified": true%')
+
+
 def _without_verdict(row: Measurement) -> Measurement:
     return dataclasses.replace(row, ratio=None, ratio_low=None, ratio_high=None, verdict=None)

@@ -14,7 +14,7 @@ from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
 from warpcall_bench.pages import results
 from warpcall_bench.pages.view import View, render
-from warpcall_bench.summaries.board import board, latest_op
+from warpcall_bench.summaries.board import NOT_VERIFIED, board, latest_op
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,19 @@ class Steps:
 
 
 def board_page(
-    session: Session, view: View, ops: Sequence[str], op: str, device: str, case: str
+    session: Session,
+    view: View,
+    ops: Sequence[str],
+    op: str,
+    device: str,
+    case: str,
+    ranks_all: bool = False,
 ) -> str:
     """The page as text. Empty arguments are chosen by what was measured last."""
     op = op or latest_op(session, view.caller) or (ops[0] if ops else "")
-    found = board(session, view.caller, op, device, case)
+    found = board(session, view.caller, op, device, case, ranks_all=ranks_all)
+    ranked = "1" if ranks_all else ""  # the value of `all` in addresses
+    hidden = [one for standing in found.standings for one in standing.unranked]
     shown = [_shown(op, standing) for standing in found.standings]
     leads = _leads(shown)
     return render(
@@ -63,7 +71,9 @@ def board_page(
         leads=leads,
         scores=[one for one in found.scores if one.cases > 1],
         lead=_lead(leads, len(shown)),
-        data=view.url("v1", "board", op=op, device=found.device, case=case),
+        ranked=ranked,
+        has_unverified=ranks_all or any(NOT_VERIFIED in one.tags for one in hidden),
+        data=view.url("v1", "board", op=op, device=found.device, case=case, all=ranked),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from warpcall import wire
@@ -15,7 +16,7 @@ from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
 from warpcall.problems import ProblemDetails, ProblemList
 from warpcall_bench.drawing.plots import log_axis
-from warpcall_bench.drawing.sources import difference, files_of_op, highlighted
+from warpcall_bench.drawing.sources import difference, files_of_op, highlighted, plain
 from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.results import case_name
@@ -184,7 +185,7 @@ def kernels_page(
         problems: None on all pages but the first.
         providers: modules of the operator that the caller may read, by implementation.
     """
-    uploaded = [one for one in found.implementations if one.kind == "uploaded"]
+    uploaded = [one for one in found.implementations if one.user is not None]
     return render(
         "kernels.html",
         view,
@@ -288,6 +289,12 @@ async def _versions(
     return found, await uploads.find(kind, caller, user, name, against)
 
 
+def _code_of(one: ImplementationDetails | ProblemDetails) -> Markup:
+    if isinstance(one, ImplementationDetails) and one.language == "cuda":
+        return plain(one.source)
+    return highlighted(one.source)
+
+
 def _shown(
     session: Session,
     view: View,
@@ -301,6 +308,6 @@ def _shown(
         "one": one,
         "other": other,
         "lines": None if other is None else difference(other.source, one.source),
-        "code": None if other is not None else highlighted(one.source),
+        "code": None if other is not None else _code_of(one),
         "jobs": answers.jobs(session, view.caller, measured, devices).jobs,
     }

@@ -184,10 +184,11 @@ def pages(
         op: ImplementationName | Empty = "",
         device: DeviceName | Empty = "",
         case: CaseKey | Empty = "",
+        all_: Annotated[bool, Query(alias="all")] = False,
     ) -> Response:
         ops = [declared["name"] for declared in engine.catalog]
         view = View.of(request)
-        text = await jobs.read(caller, board_page, view, ops, op, device, case)
+        text = await jobs.read(caller, board_page, view, ops, op, device, case, all_)
         return page(request, text)
 
     return router

@@ -104,11 +104,13 @@ class _Series:
 
     Attributes:
         samples: by implementation.
+        verified: implementations of which only the compiled kernels were timed.
         limit: of the copy; None if it could not be measured.
     """
 
     def __init__(self, stored: str | None) -> None:
         self.samples: dict[str, Floats] = {}
+        self.verified: set[str] = set()
         self.limit: Floats | None = None
         if stored is None:
             return
@@ -118,6 +120,8 @@ class _Series:
             samples = _valid(measured, masked)
             if samples is not None:
                 self.samples[measured["name"]] = samples
+                if measured.get("verified"):
+                    self.verified.add(measured["name"])
         if result["limit"] is not None:
             self.limit = _valid(result["limit"], masked)
 
@@ -149,6 +153,7 @@ def _compared(name: str, a: _Series, b: _Series, margin: _Margin) -> dict[str, A
         "relative_to_copy": limits is not None,
         "margin": None if margin.value is None else least,
         "repeats": margin.repeats,
+        "verified": name in a.verified and name in b.verified,
     }
 
 

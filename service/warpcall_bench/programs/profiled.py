@@ -112,13 +112,10 @@ def _loaded(task: ChildTask, folder: Path) -> Op | str:
 
 def _report(call: Callable[[], None], task: ChildTask, key: str, device: torch.device) -> str:
     """What the kernels of a call need, in the form of `warpcall.compile_reports`, as JSON."""
-    import torch
-
-    from warpcall_kernels.compile.architectures import architecture
+    from warpcall_kernels.compile.architectures import architecture, architecture_of
     from warpcall_kernels.compile.launches import LaunchRecorder
 
-    major, minor = torch.cuda.get_device_capability(device)
-    target = architecture(f"sm_{major}{minor}")
+    target = architecture(architecture_of(device))
     recorder = LaunchRecorder(target)
     with recorder.observing():
         call()

@@ -40,14 +40,9 @@ def main() -> None:
 
 
 def _load(message: dict[str, Any], folder: Path) -> Recorded:
-    """Import the source of the `upload` that the message has; one in CUDA C++ is only passed on.
-
-    The code may ask for the GPU when it is imported, so it sees one of the architecture `gpu`.
-    """
+    """Import the source of the `upload` that the message has; one in CUDA C++ is only passed on."""
     from warpcall_bench.programs import uploaded
     from warpcall_kernels import ops
-    from warpcall_kernels.compile.architectures import architecture
-    from warpcall_kernels.compile.pretended import pretending
     from warpcall_kernels.execution.record_server import Recorded
 
     upload = message["upload"]
@@ -60,8 +55,7 @@ def _load(message: dict[str, Any], folder: Path) -> Recorded:
             declaration=declaration,
             optional=[one.name for one in op.inputs if one.optional] if op else [],
         )
-    with pretending(architecture(message["gpu"])):
-        function, error = uploaded.load(upload, folder)
+    function, error = uploaded.load(upload, folder)
     return Recorded(
         function=function,
         error=error,

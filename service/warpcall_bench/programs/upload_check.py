@@ -1,7 +1,8 @@
 """Checks an uploaded source: python -m warpcall_bench.programs.upload_check, in the sandbox.
 
 It compiles and imports the source, and checks that the function takes the inputs and parameters of
-its op by name. It calls nothing and has no GPU.
+its op by name. It calls nothing and has no GPU. CUDA C++ is compiled, and its kernels are inspected. A
+declaration of launches is parsed; whether it fits a case is known when a job records the case.
 """
 
 from __future__ import annotations
@@ -12,13 +13,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs import source_check
 from warpcall_bench.programs.source_check import Answers, Refused
 from warpcall_bench.runs.messages import CheckRequest
 from warpcall_service.processes.imports import quick_imports
 
+if TYPE_CHECKING:
+    from warpcall_kernels.verified.declaration import Declaration
+
+DECLARATION = "warpcall_kernels.verified.declaration"
+DECLARED = "__warpcall_launches__"  # of a function: what the decorator `warpcall.launches` declares
+KERNEL_IN_CUDA = "__global__"
+NOT_PYTHON = (
+    "it is no Python: it looks like CUDA C++, whose kernels are uploaded as verified ones, with a "
+    "declaration of their launches. Name the file *.cu and use `warpcall bench ... --mine FILE.cu`, or "
+    'send "verified": true, "language": "cuda" and "launches"; docs/verified-kernels.md describes it'
+)
 MAX_NAMES = 12  # functions that an error lists
 SLOW_PACKAGES = ("torch", "triton")  # importing them takes seconds
 
@@ -30,9 +42,19 @@ def main() -> None:
 
 def _check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, str]:
     """Check a source, and answer with the first line of the function's docstring."""
+    verified = request["verified"]
+    if verified is not None and verified["language"] == "cuda":
+        return _check_cuda(request, verified["launches"], folder, answers)
     file = folder / f"{request['function']}.py"
-    source_check.write_source(request["source"], file)
+    try:
+        source_check.write_source(request["source"], file)
+    except Refused as refusal:
+        if KERNEL_IN_CUDA in request["source"]:
+            raise Refused(NOT_PYTHON) from None
+        raise refusal from None
     with quick_imports():
+        if verified is not None:
+            importlib.import_module(DECLARATION)
         for package in SLOW_PACKAGES:
             if package in request["source"]:
                 importlib.import_module(package)  # now, so that its time does not count
@@ -40,8 +62,56 @@ def _check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, s
         module = source_check.import_source(file)
         function = function_of(module, request["function"])
         _check_signature(function, request, file)
+        if verified is not None:
+            _check_declarations(function, verified["launches"])
         doc = inspect.getdoc(function) or ""
     return {"doc": source_check.text(doc.strip().partition("\n")[0])}
+
+
+def _check_cuda(
+    request: CheckRequest, launches: object, folder: Path, answers: Answers
+) -> dict[str, str]:
+    """Compile CUDA C++, and check the declaration of its launches."""
+    file = folder / f"{request['function']}.cu"
+    with quick_imports():
+        from warpcall_kernels.compile.architectures import architecture
+        from warpcall_kernels.verified import inspection
+        from warpcall_kernels.verified.cuda import CudaCompileError, check_source
+        from warpcall_kernels.verified.declaration import InvalidDeclaration
+    with source_check.limited(request["limit_s"], file, answers, "the compilation"):
+        declaration = _declaration(launches, "launches", cuda=True)
+        try:
+            check_source(request["source"], declaration, architecture(request["gpu"]))
+        except (CudaCompileError, inspection.Refused) as error:
+            raise Refused(str(error)) from None
+        except InvalidDeclaration as error:
+            raise Refused(f"the declaration of its launches: {error}", "launches") from None
+    return {"doc": ""}
+
+
+def _check_declarations(function: Any, launches: object) -> None:
+    """Check the declaration of launches that came beside a source, or that of a decorator in it."""
+    if launches is not None:
+        _declaration(launches, "launches", cuda=False)
+    elif (declared := getattr(function, DECLARED, None)) is not None:
+        _declaration(declared, "source", cuda=False)
+
+
+def _declaration(launches: object, field: str, *, cuda: bool) -> Declaration:
+    from warpcall_kernels.verified.declaration import Declaration, InvalidDeclaration
+
+    try:
+        found = Declaration.from_json(launches)
+    except InvalidDeclaration as error:
+        raise Refused(f"the declaration of its launches: {error}", field) from None
+    if found.for_cuda != cuda:
+        kinds = ("CUDA C++", "Triton") if cuda else ("Triton", "CUDA C++")
+        raise Refused(
+            "the declaration of its launches must be that of kernels in {}, it is that of kernels in "
+            "{}".format(*kinds),
+            field,
+        )
+    return found
 
 
 def function_of(module: ModuleType, name: str) -> Any:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warpcall_bench.runs.messages import RECORD_MODULE, Task, Upload
+from warpcall_bench.runs.messages import RECORD_MODULE, WITHOUT_GPU, Task, Upload
 from warpcall_bench.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
 
 if TYPE_CHECKING:
     from warpcall_kernels.measuring import RemoteProcess
-
-WITHOUT_GPU = "sm_90"  # for which kernels are compiled where there is no GPU
 
 
 class UploadStarter:
@@ -43,20 +41,11 @@ class UploadStarter:
 
     def process(self) -> RemoteProcess:
         """What measures the upload. Call it once, after `start_ahead`."""
+        from warpcall_kernels.compile.architectures import architecture_of
         from warpcall_kernels.measuring import RemoteProcess, VerifiedProcess
 
         if self._recorder is None:
             return RemoteProcess(self._calls, {"upload": self._upload})
-        gpu = _architecture(self._device)
+        gpu = architecture_of(self._device) if self._device != "cpu" else WITHOUT_GPU
         recorder = RemoteProcess(self._recorder, {"upload": self._upload, "gpu": gpu})
         return VerifiedProcess(self._calls, recorder, gpu, on_gpu=self.calls_here)
-
-
-def _architecture(device: str) -> str:
-    """The architecture of a device, such as "sm_90"."""
-    import torch
-
-    if device == "cpu":
-        return WITHOUT_GPU
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"

@@ -256,7 +256,8 @@ class FrameReader:
         if case["limit"] is not None and case["limit"]["name"] != LIMIT:
             raise FrameRefused("a limit that is not the copy")
         for one in case["implementations"]:
-            one["verified"] = one.get("verified", False) and one["name"] in self._verified
+            if one.get("verified"):
+                one["verified"] = one["name"] in self._verified
         case["op"], case["precision"] = self._task["op"], self._task["precision"]
         case["spec"], case["seed"] = self._specs.pop(position), self._task["seed"] + position
 

@@ -85,26 +85,30 @@ class Checked(TypedDict):
 
 
 Language = Literal["python", "cuda"]
+WITHOUT_GPU = "sm_90"  # for which verified kernels are compiled where there is no GPU
 
 
-def version_of(
-    op: str,
-    function: str,
-    source: str,
-    *,
-    verified: bool = False,
-    language: Language = "python",
-    launches: object = None,
-) -> str:
+class Verified(TypedDict):
+    """What a verified upload has beside its source.
+
+    Attributes:
+        language: of the source. Only a verified upload may be in CUDA C++.
+        launches: declaration of its launches, as parsed JSON; None if the recorder finds them.
+    """
+
+    language: Language
+    launches: dict[str, Any] | None
+
+
+def version_of(op: str, function: str, source: str, verified: Verified | None = None) -> str:
     """The version of an uploaded implementation: a SHA-256 in hex.
 
     Args:
-        verified, language, launches: as in `Upload`. They count for verified ones only, so that the
-            versions of others are those of older servers.
+        verified: None for an upload that is not verified, whose version is that of older servers.
     """
     what: list[object] = [op, function, source]
-    if verified:
-        what.append({"verified": True, "language": language, "launches": launches})
+    if verified is not None:
+        what += [verified["language"], verified["launches"]]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
@@ -120,8 +124,7 @@ class Upload(TypedDict):
         name: as the job has it among its implementations, such as "ann/mine@3f2a91c0".
         function: name of the function in the source.
         verified: whether only its compiled kernels are called (`warpcall_kernels.verified`).
-        language: of the source. Only a verified upload may be in CUDA C++.
-        launches: declaration of its launches, as parsed JSON; None if the recorder finds them.
+        language, launches: of a verified one, as in `Verified`.
     """
 
     name: str
@@ -130,17 +133,15 @@ class Upload(TypedDict):
     source: str
     verified: NotRequired[bool]
     language: NotRequired[Language]
-    launches: NotRequired[object]
+    launches: NotRequired[dict[str, Any] | None]
 
 
 def version_of_upload(upload: Upload) -> str:
     """The version of an upload that a job times."""
-    return version_of(
-        *(upload["op"], upload["function"], upload["source"]),
-        verified=upload.get("verified", False),
-        language=upload.get("language", "python"),
-        launches=upload.get("launches"),
-    )
+    verified: Verified | None = None
+    if upload.get("verified"):
+        verified = {"language": upload["language"], "launches": upload["launches"]}
+    return version_of(upload["op"], upload["function"], upload["source"], verified)
 
 
 class CheckRequest(TypedDict):
@@ -153,6 +154,8 @@ class CheckRequest(TypedDict):
         inputs: names of the inputs that calls of the op always have.
         optional_inputs: names of its other inputs.
         params: names of its parameters.
+        verified: None unless it is a verified upload.
+        gpu: architecture for which CUDA C++ is compiled, such as "sm_90".
         limit_s: seconds that the import may take.
     """
 
@@ -162,6 +165,8 @@ class CheckRequest(TypedDict):
     inputs: list[str]
     optional_inputs: list[str]
     params: list[str]
+    verified: Verified | None
+    gpu: str
     limit_s: float
 
 

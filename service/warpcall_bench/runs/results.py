@@ -103,8 +103,8 @@ class ImplementationModel(Strict):
     host_us: Us | None
     energy_mj: Number | None
     samples_us: Annotated[list[Us | None], Field(max_length=MAX_ROUNDS, fail_fast=True)]
-    tags: Tags
     verified: bool = False
+    tags: Tags
 
 
 class MaskedModel(Strict):

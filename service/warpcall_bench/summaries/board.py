@@ -1,7 +1,8 @@
 """The board of an op on a device, from the results that the caller may read.
 
 Only results whose times are a basis for a verdict are ranked, and only of versions that are not
-known to be wrong in odd cases. The others are listed below them.
+known to be wrong in odd cases. Code of an upload could fake its own time, so that of uploads only verified
+kernels are ranked, unless the reader asks for all. The others are listed below them.
 Times are relative to the copy in the same job, so that jobs can be compared.
 """
 
@@ -24,6 +25,7 @@ from warpcall_bench.jobs.measurements import (
     has_time,
     measurement,
     series,
+    verified,
 )
 from warpcall_bench.jobs.submissions import readable
 from warpcall_bench.jobs.tables import Job, JobCase
@@ -40,28 +42,64 @@ RECENT = 500  # latest jobs of an op on a device that count
 MARGIN = 0.01  # as the least margin of a measurement: smaller differences count as none
 MOST_CASES = 200  # of a board: those that were measured last
 MOST_POINTS = 2000  # results of one case of which the best ones are found
+NOT_VERIFIED = "not verified"  # tag of entries that have no rank because of that
+UPLOADED = "/"  # in the names of uploads only, between the user and the name
 SEPARATOR = " / "  # between the device and its software, in the class of an environment
 
 
-def board(session: Session, caller: Caller, op: str, device: str, case: str) -> Board:
+def board(
+    session: Session,
+    caller: Caller,
+    op: str,
+    device: str,
+    case: str,
+    *,
+    ranks_all: bool = False,
+) -> Board:
     """The board of an op.
 
     Args:
         device: its name; empty for the device that measured the op last.
         case: key of the only case that is wanted, with the steps that led to its best results;
             empty for all cases.
+        ranks_all: whether uploads that are not verified are ranked, too.
     """
     devices = _devices(session, caller, op)
     device = device or (devices[0] if devices else "")
-    standings = _standings(session, caller, op, device, case) if device else []
+    wanted = _Wanted(op, device, case, ranks_all)
+    standings = _standings(session, caller, wanted) if device else []
     return Board(
         op=op,
         device=device or None,
         devices=devices,
         standings=standings,
         scores=scores_of(standings),
-        steps=_steps(session, caller, op, device, standings[0]) if case and standings else [],
+        steps=_steps(session, caller, wanted, standings[0]) if case and standings else [],
+        ranks_all=ranks_all,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a board shows; see `board`."""
+
+    op: str
+    device: str
+    case: str
+    ranks_all: bool = False
+
+    def can_rank(self, entry: BoardEntry) -> bool:
+        """Whether an entry has a rank."""
+        return can_rank("ok", entry.tags) and self.may_rank(entry)
+
+    def may_rank(self, entry: BoardEntry) -> bool:
+        """Whether an entry has a rank if its time is a basis for one."""
+        return self.ranks_all or entry.verified or UPLOADED not in entry.implementation
+
+    def basis_for_rank(self) -> sa.ColumnElement[bool]:
+        """Whether a stored row has a rank, in SQL; the same rule as `can_rank`."""
+        trusted = sa.or_(verified(), ~Row.implementation.contains(UPLOADED))
+        return sa.and_(basis_for_rank(), sa.true() if self.ranks_all else trusted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +133,8 @@ def leader(session: Session, caller: Caller, op: str) -> Leader | None:
     if not found:
         return None
     ((device, case), _), *_ = found.most_common(1)  # of several, that of the latest job
-    standings = _standings(session, caller, op, device, case)
+    wanted = _Wanted(op, device, case)
+    standings = _standings(session, caller, wanted)
     if not standings or not standings[0].entries:
         return None
     first, *others = standings[0].entries
@@ -104,7 +143,7 @@ def leader(session: Session, caller: Caller, op: str) -> Leader | None:
         sa.select(Row.limit_us / Row.median_us)
         .join(jobs, jobs.c.number == Row.job_number)
         .where(Row.series_sha256 == series(op, first.implementation, case))
-        .where(*_timed(), basis_for_rank())
+        .where(*_timed(), wanted.basis_for_rank())
         .order_by(Row.job_number.desc())
         .limit(MOST_SHARES)
     ).all()
@@ -167,9 +206,9 @@ def _of_case(
     return (Row.series_sha256.in_([series(op, name, case) for name in sorted(names)]),)
 
 
-def _standings(session: Session, caller: Caller, op: str, device: str, case: str) -> list[Standing]:
-    jobs = _jobs(caller, op, device)
-    unranked = sa.case((basis_for_rank(), 0), else_=1)
+def _standings(session: Session, caller: Caller, wanted: _Wanted) -> list[Standing]:
+    case, jobs = wanted.case, _jobs(caller, wanted.op, wanted.device)
+    unranked = sa.case((wanted.basis_for_rank(), 0), else_=1)
     order = sa.func.row_number().over(
         partition_by=(Row.series_sha256,),
         order_by=(unranked, Row.median_us / Row.limit_us, Row.job_number),
@@ -177,7 +216,7 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
     best = (
         sa.select(Row.job_number, Row.position, Row.implementation, order.label("order"))
         .join(jobs, jobs.c.number == Row.job_number)
-        .where(*_timed(), *_of_case(session, jobs, op, case))
+        .where(*_timed(), *_of_case(session, jobs, wanted.op, case))
         .subquery()
     )
     rows = session.execute(
@@ -200,13 +239,17 @@ def _standings(session: Session, caller: Caller, op: str, device: str, case: str
         by_case[key].append(_entry(row, key, job_id, user))
     latest = {key: max(one.finished_at for one in entries) for key, entries in by_case.items()}
     shown = sorted(by_case, key=lambda key: latest[key], reverse=True)[:MOST_CASES]
-    return [_standing(key, by_case[key]) for key in sorted(shown, key=natural)]
+    return [_standing(wanted, key, by_case[key]) for key in sorted(shown, key=natural)]
 
 
-def _standing(case: str, entries: Sequence[BoardEntry]) -> Standing:
+def _standing(wanted: _Wanted, case: str, entries: Sequence[BoardEntry]) -> Standing:
     """The entries of a case: those that are ranked, and the others."""
-    rankable = [one for one in entries if can_rank("ok", one.tags)]
-    others = [one for one in entries if not can_rank("ok", one.tags)]
+    rankable = [one for one in entries if wanted.can_rank(one)]
+    others = [
+        one if wanted.may_rank(one) else replace(one, tags=[*one.tags, NOT_VERIFIED])
+        for one in entries
+        if not wanted.can_rank(one)
+    ]
     others.sort(key=lambda one: one.relative)
     return Standing(case=case, entries=ranked(rankable), unranked=others)
 
@@ -226,6 +269,7 @@ def _entry(row: Row, case: str, job_id: str, user: str) -> BoardEntry:
         user=user,
         finished_at=moment(row.finished_ms),
         tags=measured.tags,
+        verified=measured.verified,
     )
 
 
@@ -243,17 +287,17 @@ def ranked(entries: Sequence[BoardEntry]) -> list[BoardEntry]:
 
 
 def _steps(
-    session: Session, caller: Caller, op: str, device: str, standing: Standing
+    session: Session, caller: Caller, wanted: _Wanted, standing: Standing
 ) -> list[BoardStep]:
     """The results that were better than all before, in the order of the jobs."""
-    jobs = _jobs(caller, op, device)
-    wanted = [series(op, entry.implementation, standing.case) for entry in standing.entries]
+    jobs = _jobs(caller, wanted.op, wanted.device)
+    names = [series(wanted.op, entry.implementation, standing.case) for entry in standing.entries]
     rows = session.execute(
         sa.select(
             Row.implementation, Row.median_us, Row.limit_us, Row.finished_ms, jobs.c.id.label("job")
         )
         .join(jobs, jobs.c.number == Row.job_number)
-        .where(Row.series_sha256.in_(wanted), *_timed(), basis_for_rank())
+        .where(Row.series_sha256.in_(names), *_timed(), wanted.basis_for_rank())
         .order_by(Row.job_number)
         .limit(MOST_POINTS)
     ).all()

@@ -56,13 +56,19 @@ def summaries(jobs: JobService) -> APIRouter:
             CaseKey | None,
             Query(description="Key of one case, which is then shown with the steps to its best"),
         ] = None,
+        all_: Annotated[
+            bool,
+            Query(alias="all", description="Whether uploads that are not verified are ranked, too"),
+        ] = False,
     ) -> Response:
         """The best valid result of each implementation in each case of an op on a device.
 
-        The latest 500 jobs of the op on that device count that the caller may read.
+        Code of an upload could fake its own time. So of uploads only verified kernels have a rank,
+        unless `all` is true. The latest 500 jobs of the op on that device count that the caller may read.
         """
         name = without_version(op)
-        return answered(await jobs.read(caller, board, caller, name, device or "", case or ""))
+        wanted = (name, device or "", case or "")
+        return answered(await jobs.read(caller, board, caller, *wanted, ranks_all=all_))
 
     @router.get(
         "/v1/jobs/{id}/progress",

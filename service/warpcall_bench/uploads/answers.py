@@ -65,7 +65,7 @@ class ImplementationAnswer(CheckAnswer):
     """`doc` is the first line of the function's docstring."""
 
     doc: Line | None = None
-    field: Literal["source", "function"] = "source"
+    field: Literal["source", "function", "launches"] = "source"
 
     @property
     def is_complete(self) -> bool:

@@ -32,6 +32,7 @@ from warpcall_bench.uploads.answers import (
     ProblemAnswer,
     VerifyAnswer,
 )
+from warpcall_bench.uploads.new_versions import NewImplementation
 from warpcall_service.admission import Admission
 
 MAX_WAITING = 8  # checks of one user, besides the one that runs
@@ -89,12 +90,13 @@ class Checks:
         self._ended = Counter[str](accepted=0, refused=0, failed=0)
 
     async def implementation(
-        self, user: str, op: Mapping[str, Any], function: str, source: str
+        self, user: str, op: Mapping[str, Any], new: NewImplementation, gpu: str
     ) -> str:
         """Check the source of an implementation, and return the first line of its docstring.
 
         Args:
             op: the op's declaration, from `Op.describe`.
+            gpu: architecture for which CUDA C++ is compiled.
 
         Raises:
             InvalidInput: the source cannot be used; the message names the line.
@@ -104,11 +106,13 @@ class Checks:
         inputs = op["inputs"]
         request: CheckRequest = {
             "op": op["name"],
-            "function": function,
-            "source": source,
+            "function": new.function,
+            "source": new.source,
             "inputs": [one["name"] for one in inputs if not one["optional"]],
             "optional_inputs": [one["name"] for one in inputs if one["optional"]],
             "params": [one["name"] for one in op["params"]],
+            "verified": new.verified,
+            "gpu": gpu,
             "limit_s": self._settings.upload_check_s,
         }
         return (await self._accepted(user, IMPLEMENTATION, request)).doc or ""

@@ -10,12 +10,15 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput
+from warpcall.errors import InvalidInput, TooLarge
+from warpcall_bench.runs.messages import Verified
 from warpcall_bench.uploads import job_uploads
 from warpcall_bench.uploads.database import IMPLEMENTATIONS, REFERENCE, check_room
 from warpcall_bench.uploads.models import UploadRequest
 from warpcall_bench.uploads.new_versions import FUNCTION, NewImplementation, Quota, check_name
 from warpcall_service.identity import Caller
+
+MAX_LAUNCHES_BYTES = 16 << 10  # of the JSON that declares launches
 
 Op = Mapping[str, Any]  # as the engine's catalog has it
 
@@ -59,8 +62,44 @@ def named(request: UploadRequest, catalog: Sequence[Op]) -> NewImplementation:
     name = request.name or function
     check_name(name, "the function")
     return NewImplementation(
-        op=request.op, function=function, name=name, source=request.source, private=request.private
+        op=request.op,
+        function=function,
+        name=name,
+        source=request.source,
+        private=request.private,
+        verified=_verified(request),
     )
+
+
+def _verified(request: UploadRequest) -> Verified | None:
+    """What makes an upload a verified one; None if it is none.
+
+    Raises:
+        InvalidInput: its members do not fit together, or its launches are too long.
+    """
+    if not request.verified:
+        for name, given in (
+            ("language", request.language == "cuda"),
+            ("launches", request.launches),
+        ):
+            if given:
+                raise InvalidInput(
+                    f"{name}: CUDA C++ and declared launches need `verified`: true", field=name
+                )
+        return None
+    if request.language == "cuda" and request.launches is None:
+        raise InvalidInput(
+            "launches: CUDA C++ needs a declaration of its launches; docs/verified-kernels.md "
+            "describes it",
+            field="launches",
+        )
+    nbytes = len(json.dumps(request.launches).encode())
+    if nbytes > MAX_LAUNCHES_BYTES:
+        raise TooLarge(
+            f"launches must have at most {MAX_LAUNCHES_BYTES} bytes as JSON, got {nbytes}",
+            field="launches",
+        )
+    return {"language": request.language, "launches": request.launches}
 
 
 def known(

@@ -5,14 +5,15 @@ A job times uploaded implementations, and may measure an uploaded problem. Every
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from warpcall.errors import InvalidInput
 from warpcall_bench.jobs.tables import Job
-from warpcall_bench.runs.messages import ProblemSource, Upload
+from warpcall_bench.runs.messages import ProblemSource, Upload, Verified
 from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS
 from warpcall_bench.uploads.tables import JobUpload, StoredProblem, UploadedVersion
 from warpcall_service.identity import Caller
@@ -84,20 +85,27 @@ def keep_for_job(session: Session, job_number: int, found: Mapping[str, Uploaded
 def of_job(session: Session, job_number: int) -> list[Upload]:
     """The uploads that an unfinished job times."""
     found = session.execute(
-        sa.select(
-            JobUpload.implementation,
-            UploadedVersion.op,
-            UploadedVersion.function,
-            UploadedVersion.source,
-        )
+        sa.select(JobUpload.implementation, UploadedVersion)
         .join(UploadedVersion, UploadedVersion.number == JobUpload.upload_number)
+        .options(undefer(UploadedVersion.source))
         .where(JobUpload.job_number == job_number)
         .order_by(JobUpload.implementation)
     )
-    return [
-        {"name": name, "op": op, "function": function, "source": source}
-        for name, op, function, source in found
-    ]
+    return [_upload(name, row) for name, row in found]
+
+
+def _upload(name: str, row: UploadedVersion) -> Upload:
+    upload: Upload = {"name": name, "op": row.op, "function": row.function, "source": row.source}
+    if (verified := verified_of(row)) is not None:
+        upload["verified"] = True
+        upload["language"], upload["launches"] = verified["language"], verified["launches"]
+    return upload
+
+
+def verified_of(row: UploadedVersion) -> Verified | None:
+    """What a verified upload has beside its source; None for another one."""
+    found: Verified | None = None if row.verified is None else json.loads(row.verified)
+    return found
 
 
 def problem_of_job(session: Session, job: Job) -> ProblemSource | None:

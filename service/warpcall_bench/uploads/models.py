@@ -5,10 +5,11 @@ Their answers are the types of `warpcall.implementations` and of `warpcall.probl
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, StringConstraints
 
+from warpcall_bench.runs.messages import Language
 from warpcall_bench.uploads.database import CURSOR, VERSION
 from warpcall_bench.uploads.new_versions import FUNCTION, NAME
 from warpcall_service.http.openapi_parts import Model, Text
@@ -24,12 +25,17 @@ Cursor = Annotated[str, StringConstraints(pattern=f"^{CURSOR.pattern}$")]
 
 
 class UploadRequest(Model):
-    """Python source with an implementation of an op.
+    """Source with an implementation of an op.
 
     `op` is one of the library's, or the name of a problem without a version. `source` is a whole
     module. Its `function`, by default the one with the op's name and `_` for `-`, takes the op's inputs and parameters by name. `name` is the function's by default. If
     `private` is true, only the user and administrators may read and time this version; by default
     it is as private as the version before it.
+
+    Of a `verified` upload only the compiled kernels are timed, and none of the source runs beside
+    the clock. Its `launches` declare what a call launches, in at most 16 KiB of JSON; without them a
+    call of the function is recorded. The `language` "cuda" is CUDA C++. It needs `verified` and
+    `launches`, and `function` then names the implementation only.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -39,6 +45,9 @@ class UploadRequest(Model):
     function: Function | None = None
     name: Name | None = None
     private: bool | None = None
+    verified: bool = False
+    language: Language = "python"
+    launches: dict[str, Any] | None = None
 
 
 class ProblemUpload(Model):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_bench.runs.messages import problem_version, version_of
+from warpcall_bench.runs.messages import Verified, problem_version, version_of
 from warpcall_service.quotas import Quotas
 
 FUNCTION = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -44,7 +45,7 @@ class NewVersion(ABC):
 
     @property
     @abstractmethod
-    def identity(self) -> Mapping[str, str]:
+    def identity(self) -> Mapping[str, str | None]:
         """Columns that follow from the upload, besides those of all uploads."""
 
     @property
@@ -55,18 +56,20 @@ class NewVersion(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewImplementation(NewVersion):
-    """An implementation that a user uploads."""
+    """An implementation that a user uploads; `verified` is None unless it is a verified one."""
 
     op: str
     function: str
+    verified: Verified | None = None
 
     @property
     def sha256(self) -> str:
-        return version_of(self.op, self.function, self.source)
+        return version_of(self.op, self.function, self.source, self.verified)
 
     @property
-    def identity(self) -> Mapping[str, str]:
-        return {"op": self.op, "function": self.function}
+    def identity(self) -> Mapping[str, str | None]:
+        verified = None if self.verified is None else json.dumps(self.verified)
+        return {"op": self.op, "function": self.function, "verified": verified}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class NewProblem(NewVersion):
         return problem_version(self.source)
 
     @property
-    def identity(self) -> Mapping[str, str]:
+    def identity(self) -> Mapping[str, str | None]:
         return {}
 
 

@@ -24,9 +24,10 @@ from warpcall.implementations import (
     UploadedImplementation,
 )
 from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
-from warpcall_bench.json_body import check_flat, read_model
+from warpcall_bench.json_body import check_structure, read_model
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.database import UploadFilter
+from warpcall_bench.uploads.implementations import MAX_LAUNCHES_BYTES
 from warpcall_bench.uploads.models import (
     Cursor,
     ListedName,
@@ -41,7 +42,7 @@ from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
 # Of a body beside the source. JSON writes a line end, a quote or a backslash as two characters.
-FURTHER_BYTES = 4 << 10
+FURTHER_BYTES = (4 << 10) + 2 * MAX_LAUNCHES_BYTES
 ESCAPED = 2
 
 OneVersion = Annotated[
@@ -89,12 +90,12 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
 
     @router.post("", **uploading(UploadRequest, UploadedImplementation))
     async def upload_implementation(request: Request, caller: CurrentCaller) -> Response:
-        """Upload Python source with an implementation of an op, which jobs can then time.
+        """Upload source with an implementation of an op, which jobs can then time.
 
-        The source is checked first: it is imported in a process of its own. If that fails, the
-        problem names the line. The answer is 200 if the same source was stored before.
+        The source is checked first: Python is imported in a process of its own, and CUDA C++ is
+        compiled there. If that fails, the problem names the line. The answer is 200 if the same source was stored before.
         """
-        wanted = await read_model(request, UploadRequest, most, what, check_flat)
+        wanted = await read_model(request, UploadRequest, most, what, check_structure)
         return _stored(await service.add_implementation(caller, wanted))
 
     @router.get("", response_model=ImplementationList, **LISTING)
@@ -159,7 +160,7 @@ def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
         inputs of default sizes and the shapes of the outputs. If that fails, the error names the
         line. The answer is 200 if the same source was stored before.
         """
-        wanted = await read_model(request, ProblemUpload, most, what, check_flat)
+        wanted = await read_model(request, ProblemUpload, most, what, check_structure)
         return _stored(await service.add_problem(caller, wanted))
 
     @router.get("", response_model=ProblemList, **LISTING)

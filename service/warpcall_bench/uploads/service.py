@@ -18,6 +18,7 @@ from warpcall.implementations import (
     UploadedImplementation,
 )
 from warpcall.problems import ProblemList, UploadedProblem
+from warpcall_bench.runs.messages import WITHOUT_GPU
 from warpcall_bench.runs.operator_modules import KERNELS, OperatorModule, OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_bench.runs.sources import SourceUnknown, module_file
@@ -157,7 +158,8 @@ class UploadService:
         )
         columns: dict[str, str] | None = None
         if not known.stored:
-            doc = await self._checks.implementation(caller.name, known.op, new.function, new.source)
+            gpu = await self._architecture() if new.verified else ""
+            doc = await self._checks.implementation(caller.name, known.op, new, gpu)
             columns = {"doc": doc}
         return CheckedImplementation(caller, new, columns, quota, known.private)
 
@@ -303,6 +305,10 @@ class UploadService:
                 "limits": limits,
             },
         )
+
+    async def _architecture(self) -> str:
+        """The architecture for which the kernels of uploads are compiled, such as "sm_90"."""
+        return (await self._installed())["environment"]["gpu"] or WITHOUT_GPU
 
     async def _installed(self) -> dict[str, Any]:
         """What a lane's worker knows: the shipped `implementations`, and the `environment`."""

@@ -45,10 +45,11 @@ class Uploaded(Base):
 class UploadedVersion(Uploaded):
     """One version of an implementation that a user uploaded.
 
-    Its `sha256` is `runs.messages.version_of` of op, function and source.
+    Its `sha256` is `runs.messages.version_of` of op, function, source and what is in `verified`.
 
     Attributes:
         op: name of an op of the library, or of a problem without its version.
+        verified: JSON of `runs.messages.Verified`; null unless it is a verified one.
         odd_cases: what checks in the op's odd cases found, by kind of device ("gpu", "cpu"), as JSON
             of `runs.results.OddCasesModel`; null before the first one, and in old rows.
     """
@@ -60,6 +61,7 @@ class UploadedVersion(Uploaded):
     )
 
     op: Mapped[str] = mapped_column(String(CODE_LENGTH))
+    verified: Mapped[str | None] = mapped_column(Text)
     odd_cases: Mapped[str | None] = mapped_column(Text)
 
 

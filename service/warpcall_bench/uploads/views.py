@@ -16,6 +16,7 @@ from warpcall.problems import ProblemDetails, ProblemInfo, ProblemVersion, Uploa
 from warpcall_bench.runs.operator_modules import OperatorModule
 from warpcall_bench.uploads import odd_cases
 from warpcall_bench.uploads.database import SHOWN_DIGITS
+from warpcall_bench.uploads.job_uploads import verified_of
 from warpcall_bench.uploads.tables import StoredProblem, Uploaded, UploadedVersion
 from warpcall_service.formats.payloads import checked
 from warpcall_service.store.times import moment
@@ -43,6 +44,7 @@ def details(row: UploadedVersion, versions: Sequence[UploadedVersion]) -> Implem
         {
             **_fields(row),
             "source": row.source,
+            "launches": None if (own := verified_of(row)) is None else own["launches"],
             "versions": [checked(ImplementationVersion, _version(one)) for one in versions],
             "odd_cases": odd_cases.of_version(row),
         },
@@ -91,7 +93,15 @@ def provided(module: OperatorModule) -> list[Implementation]:
 
 
 def _fields(row: UploadedVersion) -> dict[str, Any]:
-    return {**_common(row), "kind": "uploaded", "op": row.op, "function": row.function}
+    verified = verified_of(row)
+    return {
+        **_common(row),
+        "kind": "uploaded" if verified is None else "verified",
+        "op": row.op,
+        "function": row.function,
+        "verified": verified is not None,
+        "language": "python" if verified is None else verified["language"],
+    }
 
 
 def _problem_fields(row: StoredProblem) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from warpcall.verifications import Verification
 from warpcall.wire import VERIFICATIONS_PATH
-from warpcall_bench.compile_reports.routes import PROBLEMS, check_structure
-from warpcall_bench.json_body import read_model
+from warpcall_bench.compile_reports.routes import PROBLEMS
+from warpcall_bench.json_body import check_structure, read_model
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.routes import most_bytes
 from warpcall_bench.verifications.models import VerificationRequest

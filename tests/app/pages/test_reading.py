@@ -227,10 +227,13 @@ def test_a_board_shares_the_lead_within_the_noise(browser_http: httpx.Client) ->
     text = text_of(board)
     assert "permute on NVIDIA H200" in text
     assert re.search(r"and shares the lead in 8\.", text)
-    ranks = re.findall(r"<b>(\d)</b></td><td>([^<]+)<", case.text)
+    ranks = re.findall(r"<b>(\d)</b></td><td>([^<]+?) *<", case.text)
     assert {name for rank, name in ranks if rank == "1"} == {"warpcall", "ann/tiles"}
     assert ("3", "torch") in ranks
     assert "polyline" in case.text
+    assert re.search(
+        r'>ann/tiles <a class="tag" href="[^"]*" title="[^"]*">verified</a>', case.text
+    )
     data = browser_http.get("/v1/board", params={"op": "permute", "case": CASE}).json()
     (standing,) = data["standings"]
     assert [str(entry["rank"]) for entry in standing["entries"]] == [rank for rank, _ in ranks]
@@ -248,7 +251,8 @@ def test_a_board_of_an_op_or_a_case_without_results_is_empty(browser_http: httpx
     elsewhere = browser_http.get("/v1/board", params={"op": "permute", "device": "H%"}).json()
 
     lists = ("devices", "standings", "scores", "steps")
-    assert never == {"op": "conv", "device": None, **{name: [] for name in lists}}
+    empty: dict[str, list[object]] = {name: [] for name in lists}
+    assert never == {"op": "conv", "device": None, "ranks_all": False, **empty}
     assert (unknown["standings"], unknown["steps"]) == ([], [])
     assert elsewhere["standings"] == []
     for query in (
@@ -257,6 +261,7 @@ def test_a_board_of_an_op_or_a_case_without_results_is_empty(browser_http: httpx
         "?op=permute&device=",
         "?op=permute&device=a%00",
         "?op=permute&case=",
+        "?op=permute&all=maybe",
     ):
         assert browser_http.get(f"/v1/board{query}").status_code == 422, query
     assert browser_http.get("/board?op=permute&device=a%00").status_code == 422
@@ -389,12 +394,13 @@ def test_a_case_links_to_compile_reports_of_what_the_reader_may_read(tmp_path: P
     names = ("warpcall", "torch", "ann/tiles", "bob/hidden", "copy")
     source = "def permute(x, dims):\n    return x\n"
     version = version_of("permute", "permute", source)
+    verified = version_of("permute", "permute", source, {"language": "python", "launches": None})
     with closing(Store(None, tmp_path)) as store:
         store.migrate()
         lab.upload(store, "ann", "permute", "tiles", source)
         lab.upload(store, "bob", "permute", "hidden", source, private=True)
         lab.submit(store, "bob", "permute", lab.permute_cases((64,)), names, private=False)
-        hashes = {"warpcall": "a" * 64, "ann/tiles": version, "bob/hidden": version}
+        hashes = {"warpcall": "a" * 64, "ann/tiles": verified, "bob/hidden": version}
         job = lab.measure(store, dict.fromkeys(names, 0.9), sources=hashes)
         pages = {}
         with store.read() as session:
@@ -409,8 +415,8 @@ def test_a_case_links_to_compile_reports_of_what_the_reader_may_read(tmp_path: P
 
     library = ("compiled?op=permute", "warpcall")
     uploads = {
-        name: (f"compiled?op=permute&amp;implementation={quote(name, '')}%40{version[:12]}", name)
-        for name in ("ann/tiles", "bob/hidden")
+        name: (f"compiled?op=permute&amp;implementation={quote(name, '')}%40{one[:12]}", name)
+        for name, one in (("ann/tiles", verified), ("bob/hidden", version))
     }
     assert pages["ann"] == [library, uploads["ann/tiles"]]
     assert pages["bob"] == [library, *uploads.values()]

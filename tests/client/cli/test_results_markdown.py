@@ -70,3 +70,10 @@ def test_no_text_breaks_the_table() -> None:
     assert len(found) == 7
     assert all(line.isprintable() for line in found)
     assert {line.replace("\\|", "").count("|") for line in found if line.startswith("| ")} == {9}
+
+
+def test_a_verified_kernel_is_marked() -> None:
+    found = lines({**TIMED, "implementation": "ann/fast", "verified": True}, TIMED)
+
+    assert found[-2].startswith("| c | ann/fast (verified) | 2.00 |")
+    assert found[-1].startswith("| c | torch | 2.00 |")

@@ -297,6 +297,29 @@ def test_a_board_lists_results_without_a_rank_below_the_others() -> None:
     assert lines[-1] == "no rank for ann/mine, c: suspect"
 
 
+def test_verified_kernels_are_marked_and_a_board_says_why_other_uploads_have_no_rank() -> None:
+    entry = {
+        "rank": 1, "implementation": "ann/fast", "median_us": 2.0, "relative": 1.0,
+        "relative_low": 1.0, "relative_high": 1.0, "job": "j1", "user": "ann", "finished_at": "",
+        "verified": True,
+    }  # fmt: skip
+    plain = {"implementation": "bob/plain", "rank": None, "tags": ["not verified"]}
+    standings = [
+        {"case": "c", "entries": [entry], "unranked": [{**entry, **plain, "verified": False}]}
+    ]
+    board = {"op": "permute", "device": "H200", "devices": [], "steps": [], "standings": standings}
+    results = {**RESULTS, "measurements": [row("torch"), row("ann/fast", verified=True)]}
+
+    lines = board_lines(parse(Board, board, "a board"))
+    table = results_lines(parse(Results, results, "results"), "torch")
+
+    assert "of uploads only verified kernels have a rank; --all ranks all of them" in lines
+    assert any(line.startswith("  ann/fast (verified) ") for line in lines)
+    assert lines[-1] == "no rank for bob/plain, c: not verified"
+    assert any(line.startswith("  ann/fast (verified) ") for line in table)
+    assert any(line.startswith("  torch  ") for line in table)
+
+
 def test_a_comparison_shows_its_margin_and_how_to_learn_one() -> None:
     def lines(margin: float | None) -> list[str]:
         row = ComparedRow(

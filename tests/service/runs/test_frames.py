@@ -28,7 +28,7 @@ from tests.service.runs.sent_frames import (
 from warpcall_bench.runs import frames, results
 from warpcall_bench.runs.events import Printed
 from warpcall_bench.runs.frames import Frame, FrameReader, FrameRefused
-from warpcall_bench.runs.messages import MOST_PRINTED_BYTES, Task
+from warpcall_bench.runs.messages import MOST_PRINTED_BYTES, Task, Upload
 from warpcall_kernels.measuring import (
     CaseResult,
     ImplementationResult,
@@ -64,6 +64,24 @@ def test_printed_texts_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(read(HELLO, *texts, printed("x" * 200, implementation="a"), task=task)) == 4
     with pytest.raises(FrameRefused, match="printed texts of 1201 bytes"):
         read(HELLO, *texts, further, task=task)
+
+
+def test_only_a_verified_upload_of_the_task_has_verified_rows() -> None:
+    upload: Upload = {"name": "ann/mine", "op": "permute", "function": "f", "source": ""}
+    verified: Upload = {**upload, "verified": True, "language": "python", "launches": None}
+    sent = result(
+        implementations=[measured(name, verified=True) for name in TASK["implementations"]]
+    )
+
+    def rows(*uploads: Upload) -> list[bool]:
+        task: Task = {**TASK, "uploads": [*uploads]}
+        case = read(HELLO, sent, task=task)[-1].value["case"]
+        return [row["verified"] for row in case["implementations"]]
+
+    assert rows(upload) == [False, False]
+    assert rows(verified) == [False, True]
+    honest = read(HELLO, result(), task={**TASK, "uploads": [verified]})[-1].value["case"]
+    assert [row["verified"] for row in honest["implementations"]] == [False, False]
 
 
 def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:

@@ -25,6 +25,8 @@ def check(folder: Path, source: str, **changes: Any) -> dict[str, str] | None:
         "inputs": ["x"],
         "optional_inputs": [],
         "params": ["dims"],
+        "verified": None,
+        "gpu": "",
         "limit_s": 2.0,
     }
     request.update(changes)  # type: ignore[typeddict-item]  # some of its fields
@@ -189,3 +191,61 @@ def test_optional_inputs_may_be_left_out_but_not_required(tmp_path: Path) -> Non
     assert without == {"doc": ""}
     assert required is not None
     assert "by name: x, dims, and may take bias; it takes (x, dims, bias)" in required["error"]
+
+
+LAUNCHES = {
+    "launches": [
+        {"kernel": "_kernel", "grid": ["x.shape[0]"], "arguments": {"x_ptr": "x", "BLOCK": 64}}
+    ]
+}
+DECORATED = TRITON + "\npermute.__warpcall_launches__ = {}\n"
+
+
+def test_a_declaration_of_launches_is_parsed(tmp_path: Path) -> None:
+    recorded = {"language": "python", "launches": None}
+    declared = {"language": "python", "launches": LAUNCHES}
+
+    for source, verified in (
+        (TRITON, recorded),
+        (TRITON, declared),
+        (DECORATED.format(LAUNCHES), recorded),
+        (DECORATED.format(5), None),
+    ):
+        assert check(tmp_path, source, verified=verified) == {"doc": ""}
+
+
+@pytest.mark.parametrize(
+    ("source", "launches", "error", "field"),
+    [
+        (TRITON, {"launches": []}, "launches", "launches"),
+        (DECORATED.format({"launches": []}), None, "launches", "source"),
+        (DECORATED.format({**LAUNCHES, "grids": []}), None, "grids", "source"),
+        (
+            TRITON,
+            {"launches": [{"kernel": "k", "grid": [1], "block": [32], "arguments": ["x"]}]},
+            "must be that of kernels in Triton, it is that of kernels in CUDA C++",
+            "launches",
+        ),
+    ],
+)
+def test_a_wrong_declaration_of_launches_is_refused(
+    source: str, launches: object, error: str, field: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, source, verified={"language": "python", "launches": launches})
+
+    assert answer is not None
+    assert answer["error"].startswith("the declaration of its launches")
+    assert error in answer["error"]
+    assert answer["field"] == field
+
+
+def test_a_refusal_of_cuda_as_python_says_what_to_do(tmp_path: Path) -> None:
+    source = "#include <cuda_fp16.h>\n\n__global__ void permute(float* x) { x[0] = 1; }\n"
+
+    answer = check(tmp_path, source)
+
+    assert answer is not None
+    assert answer["field"] == "source"
+    assert answer["error"].startswith("it is no Python: it looks like CUDA C++")
+    assert "--mine FILE.cu" in answer["error"]
+    assert '"language": "cuda"' in answer["error"]
