@@ -135,10 +135,12 @@ class _Serving:
         return {"plan": plan.to_json()}
 
     def do_prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Record many cases in processes side by side, for the compiler's cache.
+        """Record many cases in processes side by side, for Triton's cache on the disk.
 
         Threads would wait for each other: most of Triton's compiler holds Python's lock.
         """
+        if self._recorded.language == "cuda":  # its cubins are kept in this process
+            return {}
         cases = request["cases"]
         count = min(len(cases), len(os.sched_getaffinity(0)), MOST_PROCESSES)
         until = time.monotonic() + request["until_s"]

@@ -69,6 +69,7 @@ MISSING = (
     "kernels in CUDA C++ need NVRTC, which this server has not: "
     'pip install --constraint constraints.txt ".[cuda-kernels]" installs it'
 )
+MOST_KEPT = 64  # cubins
 
 
 class CudaCompileError(Exception):
@@ -78,7 +79,7 @@ class CudaCompileError(Exception):
 def compile_source(
     source: str, constants: Mapping[str, bool | int | float], target: Architecture
 ) -> bytes:
-    """The cubin of a source, whose macros are the integers of `constants`.
+    """The cubin of a source, whose macros are the integers of `constants`; the last ones are kept.
 
     Kernels are compiled for exactly this GPU, "sm_90a" and not "sm_90", so that they may use all
     instructions that it has. Triton does so, too.
@@ -86,16 +87,18 @@ def compile_source(
     Raises:
         CudaCompileError: the text has what NVRTC printed.
     """
+    macros = [(name, int(value)) for name, value in constants.items() if isinstance(value, int)]
+    return _compiled(source, tuple(macros), target)
+
+
+@functools.lru_cache(MOST_KEPT)  # the cases of a job have the same source and few macros
+def _compiled(source: str, macros: tuple[tuple[str, int], ...], target: Architecture) -> bytes:
     nvrtc = _nvrtc()
     options = [
         f"--gpu-architecture={_architecture(target)}",
         *OPTIONS,
         *(f"--include-path={folder}" for folder in include_folders()),
-        *(
-            f"--define-macro={name}={int(value)}"
-            for name, value in constants.items()
-            if isinstance(value, int)
-        ),
+        *(f"--define-macro={name}={value}" for name, value in macros),
     ]
     try:
         code = source.encode("ascii", "surrogatepass") if source.isascii() else source.encode()

@@ -361,6 +361,7 @@ def test_without_nvrtc_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     nvrtc._nvrtc.cache_clear()
+    nvrtc._compiled.cache_clear()
 
     with pytest.raises(CudaCompileError, match=r"cuda-kernels.* installs it"):
         compile_source(kernel_of("out[i] = 1;"), {}, H200)
