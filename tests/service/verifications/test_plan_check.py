@@ -1,4 +1,4 @@
-"""The process that checks launch plans of a verification believes nothing that it is told."""
+"""The process that checks the launch plans of a verification trusts no part of them."""
 
 from __future__ import annotations
 
