@@ -53,10 +53,22 @@ class Convergence:
 
 
 class Rounds:
-    """The samples of all candidates. One more column, the last, is the first candidate's twin."""
+    """The samples of all candidates. One more column, the last, is the first candidate's twin.
 
-    def __init__(self, candidates: int, precision: Precision, seed: int = 0) -> None:
+    Args:
+        candidates: number of columns without the twin.
+        scheduled: those that are timed from the first round on; None means all.
+    """
+
+    def __init__(
+        self,
+        candidates: int,
+        precision: Precision,
+        seed: int = 0,
+        scheduled: Sequence[int] | None = None,
+    ) -> None:
         self.candidates = candidates
+        self._scheduled = [*(range(candidates) if scheduled is None else scheduled)]
         self.twin = candidates
         self._precision = precision
         self._samples = np.full((0, candidates + 1), np.nan)
@@ -78,14 +90,24 @@ class Rounds:
         scheduled = []
         for number in range(len(self), len(self) + count):
             if number % 2 == 0 or not self._order:
-                self._order = [int(c) for c in self._random.permutation(self.candidates)]
+                self._order = [int(c) for c in self._random.permutation(self._scheduled)]
             else:
                 self._order.reverse()
             order = list(self._order)
-            if number % TWIN_EVERY == TWIN_EVERY - 1:
+            if number % TWIN_EVERY == TWIN_EVERY - 1 and 0 in order:
                 order.insert(int(self._random.integers(len(order) + 1)), self.twin)
             scheduled += [ScheduledSample(number, c, _first_set(number) + c) for c in order]
         return scheduled
+
+    def enter(self, candidate: int) -> None:
+        """Time a further candidate from the next round on."""
+        self._scheduled.append(candidate)
+        self._order = []
+
+    def leave(self, candidate: int) -> None:
+        """Do not time a candidate any more. Its samples stay."""
+        self._scheduled.remove(candidate)
+        self._order = []
 
     def take(
         self, scheduled: Sequence[ScheduledSample], samples_us: Sequence[float], reason: str | None
@@ -105,6 +127,17 @@ class Rounds:
         """The samples of a candidate by round, NaN where there is none."""
         column: Floats = self._samples[:, candidate]
         return column
+
+    def mean_logs_of_pairs(self) -> Floats:
+        """[rounds / 2, candidates]: means of the logs of two neighbouring samples of each.
+
+        They are NaN where a sample is missing, or masked. The two have the two sets of inputs.
+        """
+        valid = self._samples[: len(self) // 2 * 2, : self.candidates].copy()
+        valid[[number for number in self.masked if number < len(valid)]] = np.nan
+        valid[~(valid > 0)] = np.nan
+        means: Floats = np.log(valid).reshape(-1, 2, self.candidates).mean(axis=1)
+        return means
 
     def counting(self, candidate: int) -> Floats:
         """The samples of a candidate without those of masked rounds."""
