@@ -246,6 +246,18 @@ class RemoteProcess:
         peer.sock.close()
         return how
 
+    def start_ahead(self) -> None:
+        """Start the process without waiting for it, if it does not run and its starter can do so."""
+        ahead = getattr(self._start, "start_ahead", None)
+        if ahead is not None and self._peer is None and self._late is None:
+            ahead()
+
+    def retire(self) -> None:
+        """End the process, which has done nothing wrong. It may be started again as often as before."""
+        ends = self._ends
+        self.end()
+        self._ends = ends
+
     def broken(self, what: str) -> RemoteFailed:
         """End a process that sent what it may not send."""
         return self._ended(what)

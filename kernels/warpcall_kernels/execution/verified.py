@@ -92,6 +92,15 @@ class VerifiedProcess(RemoteProcess):
         self._recorder.end()
         return super().end()
 
+    def start_ahead(self) -> None:
+        self._recorder.start_ahead()
+        if self._on_gpu:
+            super().start_ahead()
+
+    def retire(self) -> None:
+        self._recorder.retire()
+        super().retire()
+
     def begin_printing(self) -> None:
         """The recorder begins to print before this process starts: see `_recorded`."""
 

@@ -33,6 +33,7 @@ from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._odd import OddCases, check_odd_cases
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
 from warpcall_kernels.measuring._profile import ProfileFailed, prepared, trace
+from warpcall_kernels.measuring._racing import race
 from warpcall_kernels.measuring._result import (
     CaseResult,
     ImplementationResult,
@@ -85,6 +86,7 @@ __all__ = [
     "median_of_run",
     "minor_number",
     "prepared",
+    "race",
     "register",
     "remote_implementation",
     "remote_problem",

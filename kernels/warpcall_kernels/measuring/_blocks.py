@@ -110,7 +110,9 @@ class Blocks:
         Raises:
             Dropped: it does. All uploads of this measurement have failed then.
         """
-        remotes = [c for c in self.columns if c.remote is not None and c.status == "ok"]
+        remotes = [
+            c for c in self.columns if c.remote is not None and c.status == "ok" and not c.has_left
+        ]
         if self._device.type != "cuda" or not remotes:
             return
         if min(self._clock.flush_us() for _ in range(TRIALS)) <= QUIET * self._quiet_us:

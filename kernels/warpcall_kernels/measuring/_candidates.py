@@ -47,6 +47,8 @@ class Candidate:
         checked: timed calls whose outputs were compared.
         doubt: why its times cannot be right; None if our clock agrees with them.
         is_confirmed: whether our clock could tell that.
+        is_shortened: whether each of its samples is of many calls.
+        has_left: whether it has left a race, and is not called any more.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Candidate:
     checked: int = 0
     doubt: str | None = None
     is_confirmed: bool = True
+    is_shortened: bool = False
+    has_left: bool = False
 
     @property
     def is_timed(self) -> bool:
@@ -170,7 +174,7 @@ class ResultBuilder:
         """The result of one candidate."""
         number = self._candidates.index(c) if c in self._candidates else None
         found = None if number is None else self._rounds.median(number)
-        if number is None or found is None:
+        if number is None or found is None or c.status != "ok":
             error = c.error or ("there was no round that counts" if self._timed else None)
             return ImplementationResult(
                 *(c.name, c.status, error, c.traceback),
@@ -227,7 +231,8 @@ class ResultBuilder:
     def _why_invalid(self, c: Candidate, median_us: float) -> str | None:
         return c.doubt or too_fast(self._memory_bytes, median_us, self._most_gb_per_s)
 
-    def _concludes(self, number: int) -> bool:
+    def concludes(self, number: int) -> bool:
+        """Whether the times of the candidate of this column are a basis for a verdict."""
         found, c = self._rounds.median(number), self._candidates[number]
         if found is None or self._why_invalid(c, found.value):
             return False
@@ -236,7 +241,7 @@ class ResultBuilder:
     def _relative(self, number: int) -> Ratio | None:
         if number == 0 or self._candidates[0].name != self._first:
             return None
-        if not self._concludes(0) or not self._concludes(number):
+        if not self.concludes(0) or not self.concludes(number):
             return None
         found = self._rounds.relative(number, self._margin)
         # What a process may have hidden of its time must not decide which one is faster.

@@ -87,6 +87,30 @@ def measure(
     Raises:
         InvalidInput: there is no such implementation or device.
     """
+    return measured(
+        Measurement,
+        *(case, implementations, device, precision, seed),
+        *(lease, progress, printed, deadlines),
+    )
+
+
+def measured(
+    kind: type[Measurement],
+    case: JobCase,
+    implementations: Sequence[str],
+    device: torch.device | str,
+    precision: Precision,
+    seed: int,
+    lease: Lease,
+    progress: Progress,
+    printed: OnPrinted,
+    deadlines: Deadlines,
+) -> CaseResult:
+    """Measure a case; arguments and errors as for `measure`.
+
+    Args:
+        kind: how candidates are measured.
+    """
     if not implementations or len(set(implementations)) != len(implementations):
         raise InvalidInput(
             "implementations",
@@ -95,8 +119,9 @@ def measure(
     found = {name: find_for(case, name) for name in implementations if name != LIMIT}
     on = parse_device(device)
     with on_device(on), same_arithmetic(), torch.no_grad():
-        share = 0.9 / (1 + sum(one.process is not None for one in found.values()))
-        measurement = _Measurement(case, on, precision, seed, lease, progress, share)
+        remotes = sum(one.process is not None for one in found.values())
+        share = 0.9 / (1 + min(remotes, kind.most_at_once))
+        measurement = kind(case, on, precision, seed, lease, progress, share)
         try:
             for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
                 measurement.add(name, found.get(name), deadlines)
@@ -110,7 +135,15 @@ def measure(
             measurement.close()
 
 
-class _Measurement:
+class Measurement:
+    """The measurement of one case, in which all candidates take part in each round.
+
+    Attributes:
+        most_at_once: candidates that have a process of their own at the same time.
+    """
+
+    most_at_once = 1 << 30
+
     def __init__(
         self,
         case: JobCase,
@@ -146,8 +179,11 @@ class _Measurement:
             tags += (PLAIN_TORCH,)
         candidate = Candidate(name, tags=tags)
         self.candidates.append(candidate)
-        if found is None:
-            return
+        if found is not None:
+            self._build(candidate, found, deadlines)
+
+    def _build(self, candidate: Candidate, found: Implementation, deadlines: Deadlines) -> None:
+        """Give a candidate its executor; an error becomes its result."""
         case, pool, metas = self._case, self._pool, self._case.outputs
         with failing(candidate):
             if found.process is None:
@@ -205,38 +241,76 @@ class _Measurement:
     def _timed_candidates(self) -> list[Candidate]:
         return [c for c in self.candidates if c.is_timed]
 
+    def _running(self) -> list[Candidate]:
+        """Those that are timed, and can still be called."""
+        return self._timed_candidates()
+
+    def _builder(self, first: str, rounds: Rounds) -> ResultBuilder:
+        """What makes results of the samples so far."""
+        return ResultBuilder(
+            self._columns(),
+            rounds,
+            self._device,
+            self._clock,
+            self._nbytes,
+            first,
+            rounds.a_a() if len(rounds) else None,
+            timed=self._precision.timed,
+        )
+
+    def _columns(self) -> list[Candidate]:
+        """The candidate of each column of the rounds."""
+        return self._timed_candidates()
+
     def _confirm(self, rounds: Rounds) -> None:
         """Hold what other processes say of their times against our clock."""
         for number, c in enumerate(self._timed_candidates()):
-            if c.remote is None or (found := rounds.median(number)) is None:
-                continue
-            for block in range(MOST_TIGHT if self._device.type == "cuda" else 0):
-                if block >= FEWEST_TIGHT and not c.remote.doubt(found.value):
-                    break  # what others do takes time of a block, too, but not of each
-                self._blocks.take_tight(c)
-            with failing(c):
-                c.doubt = c.remote.doubt(found.value)
-                c.is_confirmed = c.remote.is_confirmed(found.value)
-            if c.status != "ok":
-                raise Dropped
+            self._confirm_one(number, c, rounds)
+
+    def _confirm_one(self, number: int, c: Candidate, rounds: Rounds) -> None:
+        """Hold what the process of one candidate says of its times against our clock.
+
+        Args:
+            number: of its column in the rounds.
+
+        Raises:
+            Dropped: it failed.
+        """
+        if c.remote is None or (found := rounds.median(number)) is None:
+            return
+        for block in range(MOST_TIGHT if self._device.type == "cuda" else 0):
+            if block >= FEWEST_TIGHT and not c.remote.doubt(found.value):
+                break  # what others do takes time of a block, too, but not of each
+            self._blocks.take_tight(c)
+        with failing(c):
+            c.doubt = c.remote.doubt(found.value)
+            c.is_confirmed = c.remote.is_confirmed(found.value)
+        if c.status != "ok":
+            raise Dropped
 
     def _warm_up(self) -> None:
         """Run until the medians of three windows agree, or the time for the warm-up is over."""
         self._report("warmup")
-        candidates = self._timed_candidates()
         end, medians = time.monotonic() + self._precision.warm_seconds, []
         while time.monotonic() < end:
-            window = Rounds(len(candidates), self._precision)
-            window_end = time.monotonic() + self._precision.warm_window_s
-            while time.monotonic() < window_end:
-                for _ in self._blocks.take(
-                    window, window.plan(1), end - self._precision.warm_seconds
-                ):
-                    pass
-            medians.append([float(np.median(window.all(i))) for i in range(len(candidates))])
+            numbers, begin = [*range(len(self._blocks.columns))], end - self._precision.warm_seconds
+            medians.append(self._warm_window(numbers, begin))
             last = np.array(medians[-3:])
             if len(last) == 3 and bool(np.all(last.max(0) / last.min(0) - 1 <= WARM_AGREE)):
                 return
+
+    def _warm_window(self, numbers: Sequence[int], begin: float) -> list[float]:
+        """Run the candidates of these columns for one window, and return the median of each.
+
+        Args:
+            begin: since when outputs have been compared.
+        """
+        window = Rounds(len(self._blocks.columns), self._precision, scheduled=numbers)
+        window_end = time.monotonic() + self._precision.warm_window_s
+        while time.monotonic() < window_end:
+            for _ in self._blocks.take(window, window.plan(1), begin):
+                pass
+        return [float(np.median(window.all(number))) for number in numbers]
 
     def _take_rounds(self, rounds: Rounds) -> None:
         candidates = self._timed_candidates()
@@ -310,7 +384,7 @@ class _Measurement:
 
     def _take_extras(self) -> None:
         """Measure the time of a call with inputs that may be in the cache, and its energy."""
-        for c in self._timed_candidates():
+        for c in self._running():
             self._report("extras", implementation=c.name)
             beside = Candidate(
                 c.name
@@ -357,16 +431,7 @@ class _Measurement:
 
     def _result(self, asked: Sequence[str], rounds: Rounds) -> CaseResult:
         a_a = rounds.a_a() if len(rounds) else None
-        builder = ResultBuilder(
-            self._timed_candidates(),
-            rounds,
-            self._device,
-            self._clock,
-            self._nbytes,
-            asked[0],
-            a_a,
-            timed=self._precision.timed,
-        )
+        builder = self._builder(asked[0], rounds)
         results = {c.name: builder.result_of(c) for c in self.candidates}
         tags = self._blocks.observer.tags()
         if len(rounds.masked) > UNSTABLE * max(1, len(rounds)):

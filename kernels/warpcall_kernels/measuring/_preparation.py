@@ -67,8 +67,12 @@ def prepare(
     clock: Clock,
     pool: Pool,
     report: Report,
+    beside: Sequence[Candidate] = (),
 ) -> int:
     """Prepare the timing of candidates. If one of them is short, all are timed as short ones.
+
+    Args:
+        beside: those that are prepared already, and will be timed with these.
 
     Returns:
         The compulsory traffic of the case in bytes.
@@ -89,8 +93,8 @@ def prepare(
                 c.executor.ready()
             blocks.estimate(c)
         blocks.stop_if_lost(c)
-    _shorten(candidates, blocks, clock)
-    for c in candidates:
+    changed = _shorten([*candidates, *beside], blocks, clock)
+    for c in [*candidates, *(c for c in changed if c not in candidates)]:
         if c.is_timed and c.remote is not None and device.type == "cuda":
             with failing(c):
                 c.remote.tighten()
@@ -98,7 +102,8 @@ def prepare(
     return nbytes
 
 
-def _shorten(candidates: Sequence[Candidate], blocks: Blocks, clock: Clock) -> None:
+def _shorten(candidates: Sequence[Candidate], blocks: Blocks, clock: Clock) -> list[Candidate]:
+    """Let samples be of many calls if one candidate is short; returns those that this changed."""
     timed = [c for c in candidates if c.is_timed]
     # What an upload says of its time does not decide how the others are timed.
     least_us = min((c.ready.rough_us for c in timed if c.name == LIMIT), default=0.0)
@@ -107,10 +112,13 @@ def _shorten(candidates: Sequence[Candidate], blocks: Blocks, clock: Clock) -> N
         for c in timed
         if c.name != LIMIT
     ]
+    changed: list[Candidate] = []
     if min(rough_us, default=0) >= clock.short_us:
-        return
+        return changed
     for c in timed:
-        if c.ready.rough_us <= LONG_FACTOR * clock.short_us:
+        if not c.is_shortened and c.ready.rough_us <= LONG_FACTOR * clock.short_us:
+            c.is_shortened = True
+            changed.append(c)
             with failing(c):
                 if c.executor is not None:
                     c.executor.shorten()
@@ -118,3 +126,4 @@ def _shorten(candidates: Sequence[Candidate], blocks: Blocks, clock: Clock) -> N
                     clock.shorten(c.timed, c.sets)
                 blocks.estimate(c)
             blocks.stop_if_lost(c)
+    return changed

@@ -34,6 +34,65 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class RaceInterval:
+    """The ratio of two times in a race; above 1 is slower.
+
+    `low` to `high` holds it with the error bound of the whole race; a bound is None if there is
+    none yet.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class RaceRow:
+    """What came of one implementation in a race.
+
+    Args:
+        rank: 1 for the fastest, and for all that are the same; None if its times are no basis for a
+            verdict, or if nobody is the fastest.
+        to_leader: its time relative to that of the leader at the end; None without a rank, and where
+            nothing is known of it.
+        left_round: number of rounds after which it left; None if it raced until the end.
+        left_why: "slower" if it was surely slower than the leader of then, "same" if it was within
+            the margin of it and made room for others.
+        left_leader: name of the leader of then.
+        left_ratio: its time relative to that of the leader of then.
+    """
+
+    rank: int | None
+    to_leader: RaceInterval | None
+    left_round: int | None = None
+    left_why: str | None = None
+    left_leader: str | None = None
+    left_ratio: RaceInterval | None = None
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """How a race ended.
+
+    Args:
+        outcome: "winner" if one is surely the fastest, "same" if several are within the margin of
+            each other and all others are slower, "undecided" if the time was up before, "none" if
+            there is no implementation whose times are a basis for a verdict.
+        leader: name of the fastest; None if there is none.
+        fastest: names of the leader and of all that may be as fast.
+        device_s: seconds of timed calls of the implementations that raced.
+        full_device_s: about what measuring all of them fully would have taken at the same certainty;
+            None if only one had a time.
+    """
+
+    outcome: str
+    leader: str | None
+    fastest: tuple[str, ...]
+    device_s: float
+    full_device_s: float | None
+
+
+@dataclass(frozen=True)
 class ImplementationResult:
     """The result of one implementation. Times are device times of a call in us; None if not
     measured.
@@ -59,6 +118,7 @@ class ImplementationResult:
         host_us: median time that the CPU needs to queue a call.
         energy_mj: energy of a call in mJ.
         samples_us: the sample of each round; None where there is none.
+        race: what came of it in a race; None if there was none.
         verified: whether no code of its author for the host met the clock, as for an upload whose
             launch plans another process carried out.
         tags: remarks such as "suspect" and "not captured".
@@ -85,6 +145,7 @@ class ImplementationResult:
     hot_us: float | None = None
     host_us: float | None = None
     energy_mj: float | None = None
+    race: RaceRow | None = None
     samples_us: tuple[float | None, ...] = ()
     verified: bool = False
     tags: tuple[str, ...] = ()
@@ -157,6 +218,7 @@ class CaseResult:
             that did not read it.
         compile_s: seconds for which implementations were imported and compiled: the imports of
             uploads, and the first call of each implementation without the time of its second one.
+        race: how the race ended; None if there was none. The samples of those that left end there.
     """
 
     key: str
@@ -181,6 +243,7 @@ class CaseResult:
     tags: tuple[str, ...] = field(default=())
     readings: Readings | None = None
     compile_s: float = 0.0
+    race: RaceResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain data for json.dumps, without NaN or infinities."""
@@ -190,7 +253,7 @@ class CaseResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
         """The result of the data that `to_json` returned."""
-        limit, readings = data["limit"], data.get("readings")
+        limit, readings, race = data["limit"], data.get("readings"), data.get("race")
         return cls(
             **{
                 **data,
@@ -200,13 +263,25 @@ class CaseResult:
                 "a_a": _ratio(data["a_a"]),
                 "tags": tuple(data["tags"]),
                 "readings": None if readings is None else _readings(readings),
+                "race": None
+                if race is None
+                else RaceResult(**{**race, "fastest": tuple(race["fastest"])}),
             }
         )
 
 
 def _implementation(data: Mapping[str, Any]) -> ImplementationResult:
     tuples = {name: tuple(data[name]) for name in ("samples_us", "tags")}
-    return ImplementationResult(**{**data, **tuples, "relative": _ratio(data["relative"])})
+    others = {"relative": _ratio(data["relative"]), "race": _race_row(data.get("race"))}
+    return ImplementationResult(**{**data, **tuples, **others})
+
+
+def _race_row(data: Mapping[str, Any] | None) -> RaceRow | None:
+    if data is None:
+        return None
+    ratios = {name: data[name] for name in ("to_leader", "left_ratio")}
+    found = {name: one and RaceInterval(**one) for name, one in ratios.items()}
+    return RaceRow(**{**data, **found})
 
 
 def _readings(data: Mapping[str, Any]) -> Readings:

@@ -97,6 +97,7 @@ def set_environment(session: Session, job: Job, known: EnvironmentKnown) -> None
         known.fingerprint["kernels_sha256"],
         sources,
         job.problem_sha256,
+        race=is_race(job),
     )
     if job.cases_done and (measured, known.environment) != (job.question_sha256, job.environment):
         measured = hashlib.sha256(f"{job.id} measured several sources".encode()).hexdigest()
@@ -104,6 +105,11 @@ def set_environment(session: Session, job: Job, known: EnvironmentKnown) -> None
     job.sources = json.dumps(sources)
     job.fingerprint = json.dumps(known.fingerprint)
     job.environment = known.environment
+
+
+def is_race(job: Job) -> bool:
+    """Whether the implementations of a job race."""
+    return bool(json.loads(job.request).get("race", False))
 
 
 def question_sha256(
@@ -114,6 +120,7 @@ def question_sha256(
     kernels_sha256: str,
     sources: Mapping[str, str],
     problem_sha256: str | None = None,
+    race: bool = False,
 ) -> str:
     """Hash of what a job measures. Jobs with the same hash can share their results.
 
@@ -121,11 +128,14 @@ def question_sha256(
         kernels_sha256: of the library, which has the reference and the inputs of an op.
         sources: hash of the source of each implementation that has one.
         problem_sha256: version of a problem; None for an op of the library.
+        race: whether the implementations race.
     """
     ordered = sorted(sources.items())
     measured = [op, implementations, precision, list(case_keys), kernels_sha256, ordered]
     if problem_sha256 is not None:
         measured.append(problem_sha256)
+    if race:
+        measured.append("race")
     return hashlib.sha256(json.dumps(measured, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -29,6 +29,12 @@ MAX_ENTRIES = 64  # entries of a parameter that is a list
 MAX_NAMES = 32  # inputs, parameters or sizes of a case: as many as a problem may have
 MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1,000 cases
 
+MAX_IMPLEMENTATIONS = 8  # of a job
+MAX_RACERS = 64  # implementations of a job in which they race
+FEWEST_RACERS = 2
+RACE_AT_ONCE = 8  # of them are timed at the same time; AT_ONCE of `measuring`
+ENTRY_S = 2.0  # until an implementation races: its process, the check of its results
+
 START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
 CHECK: Precision = "check"  # compares results with the reference, and times nothing
@@ -148,12 +154,15 @@ class JobRequest(_Model):
     devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
     host name of its machine. With `profile` each implementation that has a time is also run under
     a profiler, after all cases are measured; a job with profiles is always a new one. `name` is what
-    lists call the job.
+    lists call the job. With `race` its implementations, 2 to 64 of them, race in each case: whoever is
+    surely slower than the fastest is timed no more, until one is surely the fastest, or the others
+    are the same within 1 %.
     """
 
     op: OpName
     implementations: Annotated[
-        list[ImplementationName], Field(min_length=1, max_length=8, fail_fast=True)
+        list[ImplementationName],
+        Field(min_length=1, max_length=MAX_RACERS, fail_fast=True),
     ] = Field(default_factory=_default_implementations)
     cases: Annotated[list[CaseSpec], Field(min_length=1, fail_fast=True)] | None = None
     sweep: Sweep | None = None
@@ -167,6 +176,7 @@ class JobRequest(_Model):
     gpu: GpuModel | None = None
     node: NodeName | None = None
     profile: Profile | None = None
+    race: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -177,12 +187,25 @@ class JobRequest(_Model):
         for name, given in (("implementations", self.implementations), ("tags", self.tags)):
             if len(set(given)) < len(given):
                 raise ValueError(f"{name} must name each once")
+        count = len(self.implementations)
+        if not self.race and count > MAX_IMPLEMENTATIONS:
+            raise ValueError(
+                f"implementations may be {MAX_IMPLEMENTATIONS}, or {MAX_RACERS} with race, got {count}"
+            )
+        if self.race and (count < FEWEST_RACERS or self.precision == CHECK):
+            raise ValueError(
+                f"race needs {FEWEST_RACERS} implementations and a precision that times them, got "
+                f"{count} at {self.precision}"
+            )
         return self
 
     def nominal_s(self, cases: int, implementation_s: float) -> float:
         """Duration of the job in seconds if each measurement uses all the time that it may."""
         profile_s = PROFILE_S[self.profile] if self.profile is not None else 0.0
-        per_case_s = len(self.implementations) * (implementation_s + profile_s) + CASE_S
+        count = len(self.implementations)
+        timed = min(count, RACE_AT_ONCE) if self.race else count
+        entry_s = count * ENTRY_S if self.race else 0.0
+        per_case_s = timed * implementation_s + count * profile_s + CASE_S + entry_s
         return START_S + cases * per_case_s
 
     def check_form(self) -> None:

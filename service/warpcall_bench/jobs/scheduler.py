@@ -324,6 +324,7 @@ class Scheduler:
             "threads": settings.cpu_threads,
             "odd": odd_cases.unknown(session, job),
             "profile": profiles.left(session, job, settings),
+            "race": lifecycle.is_race(job),
         }
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(

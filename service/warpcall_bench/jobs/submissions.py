@@ -414,12 +414,15 @@ def _measured_sha256(request: JobRequest, checked: Checked) -> str:
         checked["kernels_sha256"],
         checked["sources"],
         checked.get("problem_sha256"),
+        race=request.race,
     )
 
 
 def _sha256(request: JobRequest) -> str:
     # Without these fields, the hash is that of a server which did not know them.
     unset = {name for name in OPTIONS if getattr(request, name) is None}
+    if not request.race:
+        unset.add("race")
     shown = request.model_dump(mode="json", exclude=unset)
     return hashlib.sha256(_text(shown).encode()).hexdigest()
 

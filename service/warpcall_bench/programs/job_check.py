@@ -118,6 +118,9 @@ class _Series:
         masked = [mask["round"] for mask in result["masked"]]
         for measured in result["implementations"]:
             samples = _valid(measured, masked)
+            if samples is not None:  # those of a race end where it left
+                missing = max(0, result["rounds"] - len(samples))
+                samples = np.pad(samples, (0, missing), constant_values=np.nan)
             if samples is not None:
                 self.samples[measured["name"]] = samples
                 if measured.get("verified"):

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
@@ -60,7 +60,7 @@ MAX_PLACE = 200  # characters of the place of a fault
 LIMIT = "copy"  # the implementation that is measured beside all others
 
 _Finite = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
-Phase = Literal["preparing", "correctness", "warmup", "rounds", "extras"]
+Phase = Literal["preparing", "correctness", "warmup", "rounds", "left", "extras"]
 
 
 class FrameRefused(Exception):
@@ -95,6 +95,10 @@ class _Progress(Strict):
     rounds: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     half_width: Number | None = None
     medians_us: Annotated[dict[Name, Us], Field(max_length=MAX_IMPLEMENTATIONS)] | None = None
+    leader: Name | None = None
+    ratio: Number | None = None
+    racing: Annotated[int, Field(ge=0, le=MAX_IMPLEMENTATIONS)] | None = None
+    waiting: Annotated[int, Field(ge=0, le=MAX_IMPLEMENTATIONS)] | None = None
 
 
 class _Result(Strict):
@@ -221,7 +225,8 @@ class FrameReader:
                 self._odd.remove(value["implementation"])
             case "progress":
                 self._check_position(value)
-                named = {value.get("implementation"), *(value.get("medians_us") or {})}
+                named = {value.get("implementation"), value.get("leader")}
+                named |= {*(value.get("medians_us") or {})}
                 if not named <= {None, LIMIT, *self._names}:
                     raise FrameRefused("progress of an implementation that was not asked")
             case "printed":
@@ -255,6 +260,7 @@ class FrameReader:
             raise FrameRefused("a result of other implementations than those asked")
         if case["limit"] is not None and case["limit"]["name"] != LIMIT:
             raise FrameRefused("a limit that is not the copy")
+        _check_race(case, {*self._names})
         for one in case["implementations"]:
             if one.get("verified"):
                 one["verified"] = one["name"] in self._verified
@@ -264,6 +270,15 @@ class FrameReader:
     async def _pace(self, took_s: float) -> None:
         """Let other tasks run, and wait if the process has taken too much of the loop's time."""
         await asyncio.sleep(self._loop_time.spend(time.monotonic(), took_s))
+
+
+def _check_race(case: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise if the result of a race names an implementation that was not asked."""
+    race = case.get("race") or {"leader": None, "fastest": ()}
+    rows = [one.get("race") or {} for one in case["implementations"]]
+    named = {race["leader"], *race["fastest"], *(row.get("left_leader") for row in rows)}
+    if not named <= {None, *names}:
+        raise FrameRefused("a race of an implementation that was not asked")
 
 
 class _ProfilePieces:

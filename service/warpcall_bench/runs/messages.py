@@ -338,6 +338,7 @@ class Task(TypedDict):
         threads: threads of the CPU's kernels; 0 means all CPUs.
         odd: names of uploads that are checked in the op's odd cases first; absent means none.
         profile: absent or None if nothing is profiled.
+        race: whether the implementations of each case race; absent means not.
     """
 
     device: str
@@ -354,6 +355,7 @@ class Task(TypedDict):
     threads: int
     odd: NotRequired[list[str]]
     profile: NotRequired[ProfileTask | None]
+    race: NotRequired[bool]
 
 
 class JobTask(Task):

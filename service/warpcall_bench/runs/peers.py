@@ -252,7 +252,7 @@ class Peer:
 
 
 class PeerStarter:
-    """Starts an upload process each time that it is called, the first one ahead of the first call.
+    """Starts an upload process each time that it is called, or ahead of a call.
 
     Args:
         prints: as for `Reaper.start`.
@@ -268,7 +268,9 @@ class PeerStarter:
         self._ahead: Peer | Exception | None = None
 
     def start_ahead(self) -> None:
-        """Start the process for the first call; it imports torch while this process does."""
+        """Start the process for the next call; it imports torch while this process does."""
+        if self._ahead is not None:
+            return
         try:
             self._ahead = self._reaper.start(self._module, prints=self._prints)
         except (RuntimeError, OSError) as error:

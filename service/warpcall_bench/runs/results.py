@@ -21,7 +21,7 @@ from warpcall_bench.runs.stored_results import LEAST, MAX_COUNT, MOST, MOST_MARG
 from warpcall_service.text import printable
 
 MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are masked, and a block
-MAX_IMPLEMENTATIONS = 9  # of a request, and the copy
+MAX_IMPLEMENTATIONS = 65  # of a race, and the copy
 MAX_TEXT = 4096  # characters of an error or a traceback
 MAX_READINGS = 2000  # as in `measuring`
 MAX_ODD_CASES = 10_000
@@ -80,6 +80,29 @@ class RatioModel(Strict):
     verdict: Literal["faster", "slower", "same", "inconclusive"]
 
 
+class RaceIntervalModel(Strict):
+    ratio: Annotated[Number, Field(gt=0)]
+    low: Number | None
+    high: Number | None
+
+
+class RaceRowModel(Strict):
+    rank: Annotated[int, Field(ge=1, le=MAX_IMPLEMENTATIONS)] | None
+    to_leader: RaceIntervalModel | None
+    left_round: Annotated[int, Field(ge=0, le=MAX_ROUNDS)] | None
+    left_why: Literal["slower", "same"] | None
+    left_leader: Name | None
+    left_ratio: RaceIntervalModel | None
+
+
+class RaceModel(Strict):
+    outcome: Literal["winner", "same", "undecided", "none"]
+    leader: Name | None
+    fastest: Annotated[list[Name], Field(max_length=MAX_IMPLEMENTATIONS, fail_fast=True)]
+    device_s: Number
+    full_device_s: Number | None
+
+
 class ImplementationModel(Strict):
     name: Name
     status: Status
@@ -102,6 +125,7 @@ class ImplementationModel(Strict):
     hot_us: Us | None
     host_us: Us | None
     energy_mj: Number | None
+    race: RaceRowModel | None = None
     samples_us: Annotated[list[Us | None], Field(max_length=MAX_ROUNDS, fail_fast=True)]
     verified: bool = False
     tags: Tags
@@ -151,6 +175,7 @@ class CaseModel(Strict):
     tags: Tags
     readings: ReadingsModel | None = None
     compile_s: Number = 0.0
+    race: RaceModel | None = None
 
 
 class OddCasesModel(Strict):

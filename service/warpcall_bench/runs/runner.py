@@ -101,7 +101,7 @@ class Run:
         # The last progress is the last frame that cannot be sent without end. A run reports the same
         # phase of a case again and again, so only the first such report counts.
         self._began = self._last_progress = time.monotonic()
-        self._phases: set[tuple[int, str]] = set()  # position and phase
+        self._phases: set[tuple[int, str, str | None]] = set()  # see `_is_new_phase`
         self._ended_at: float | None = None  # when the job's process said that it ends
         self._ready = False
         self._waiting_for_device = False
@@ -250,7 +250,9 @@ class Run:
 
     def _is_new_phase(self, progress: Mapping[str, Any]) -> bool:
         before = len(self._phases)
-        self._phases.add((progress["position"], progress["phase"]))
+        # In a race, implementations are prepared one after the other, also after the first rounds.
+        name = progress.get("implementation") if self._task.get("race") else None
+        self._phases.add((progress["position"], progress["phase"], name))
         return len(self._phases) > before
 
     async def _on_message(self, kind: str, value: Any, writer: asyncio.StreamWriter) -> None:

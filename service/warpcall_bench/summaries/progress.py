@@ -19,7 +19,12 @@ from warpcall_service.store.times import now_ms
 
 MOST_EVENTS = 5000  # of a job whose events are added up
 ORDER = ("queue", "start", "check", "warm", "rounds", "extras")
-NAMES = {"correctness": "check", "preparing": "check", "warmup": "warm"}  # phases of the sampler
+NAMES = {
+    "correctness": "check",
+    "preparing": "check",
+    "warmup": "warm",
+    "left": "rounds",
+}  # phases of the sampler
 
 
 def job_progress(session: Session, caller: Caller, job_id: str) -> JobProgress:

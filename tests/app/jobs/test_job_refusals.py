@@ -56,6 +56,23 @@ def test_a_submission_with_what_cannot_be_kept_is_refused(
         problem_of(answer, 422, "invalid-input", field)
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"implementations": [f"ann/{n}" for n in range(9)]}, "may be 8, or 64 with race, got 9"),
+        ({"implementations": [f"ann/{n}" for n in range(65)], "race": True}, "at most 64"),
+        ({"implementations": ["torch"], "race": True}, "race needs 2 implementations"),
+        ({"implementations": ["torch", "copy"], "race": True, "precision": "check"}, "race needs"),
+        ({"race": 2}, "race"),
+    ],
+)
+def test_how_many_may_race_is_bounded(change: dict[str, Any], why: str, http: httpx.Client) -> None:
+    answer = http.post("/v1/jobs/preview", json={**JOB, **change})
+
+    assert answer.status_code == 422, answer.text
+    assert why in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("id_", ["%00", "a%00b", "0" * 12 + "%00", "é", str(2**63), "x" * 64])
 def test_an_id_that_is_none_is_not_found(id_: str, http: httpx.Client, job: str) -> None:
     for path in ("", "/events", "/results", f"/compare/{job}"):

@@ -37,11 +37,20 @@ from warpcall_kernels.measuring import (
     Ratio,
     Readings,
 )
+from warpcall_kernels.measuring._result import RaceInterval, RaceResult, RaceRow
 from warpcall_service.lanes.messages import LENGTH, frame
+
+RACE = {
+    "outcome": "winner",
+    "leader": "ann/mine",
+    "fastest": ["ann/mine"],
+    "device_s": 0.5,
+    "full_device_s": None,
+}
 
 
 def test_an_honest_run_is_read_as_it_was_sent() -> None:
-    measured = result(readings=READINGS)
+    measured = result(readings=READINGS, race=RACE)
     sent = (HELLO, PROGRESS, odd(), WANT, RELEASE, WANT, RELEASE, measured, ENDED)
 
     kinds = [kind for kind, _ in read(*sent)]
@@ -120,6 +129,12 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
             "an implementation that was not asked",
         ),
         ([odd()], "a odd at the wrong time"),
+        (
+            [HELLO, {"progress": {"position": 3, "phase": "left", "leader": "ann/other"}}],
+            "an implementation that was not asked",
+        ),
+        ([HELLO, result(race={**RACE, "leader": "ann/other"})], "a race of an implementation"),
+        ([HELLO, result(race={**RACE, "fastest": ["ann/other"]})], "a race of an implementation"),
         ([HELLO, odd("torch")], "odd cases that were not asked"),
         ([HELLO, odd("ann/other")], "odd cases that were not asked"),
         ([HELLO, odd(), odd()], "or were reported before"),
@@ -234,6 +249,9 @@ def test_an_error_and_a_traceback_are_cut_to_their_length() -> None:
         (results.MaskedModel, Masked),
         (results.ReadingsModel, Readings),
         (results.OddCasesModel, OddCases),
+        (results.RaceModel, RaceResult),
+        (results.RaceRowModel, RaceRow),
+        (results.RaceIntervalModel, RaceInterval),
     ],
 )
 def test_the_fields_of_a_result_are_those_that_the_sampler_makes(
