@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from warpcall._answer import Answer
 from warpcall._arrays import Array, ArrayT, is_array
@@ -16,6 +16,7 @@ from warpcall._extras.arguments import split_arguments
 from warpcall._extras.suggestions import Suggests
 from warpcall._generated.async_ops import AsyncOps
 from warpcall._generated.async_stored_ops import AsyncStoredOps
+from warpcall._jobs import races
 from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.monitors import AsyncMonitors
@@ -32,8 +33,10 @@ from warpcall.compile_reports import GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.devices import Device
 from warpcall.health import Health
 from warpcall.implementations import Language
+from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
+from warpcall.races import Race
 from warpcall.users import Me, UserQuotas
 from warpcall.verifications import Verification
 
@@ -154,6 +157,46 @@ class AsyncClient(BaseClient, AsyncOps):
     def regressions(self) -> AsyncRegressions:
         """Client.regressions; the methods of the result are awaited."""
         return AsyncRegressions(self.jobs)
+
+    async def race(
+        self,
+        op: str | JobRequest,
+        candidates: Sequence[Code],
+        *,
+        over: Mapping[str, Sequence[Any]] | None = None,
+        function: str | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Race:
+        """Find the fastest of several implementations, surely and with little device time.
+
+            race = gpu.race("permute", ["a.py", "b.py"], cases=[case])
+            print(race.sentence)
+            tuned = gpu.race("permute", ["a.py"], over={"BLOCK": [64, 128]}, cases=[case])
+            print(tuned.configuration)
+
+        The candidates are uploaded, and race in one job: whoever is surely slower than the fastest is
+        timed no more. One that the server refuses is in `refused`, and does not race.
+
+        Args:
+            op: name of the op or of a problem, or a whole request.
+            candidates: what `implementations.add` takes: paths, texts or functions.
+            over: of one candidate: the values of constants that its module assigns at its top level.
+                Each combination of them races.
+            function: name of the function in all candidates. None means the default.
+            timeout_s: seconds to wait for the job. None means any time.
+            options: as of `jobs.submit`. `implementations` race, too. The precision is "quick" by
+                default; it bounds the time of the race.
+
+        Raises:
+            InvalidInput: there are less than 2 or more than 64 implementations, a case is wrong, or
+                `over` does not fit the source.
+            JobFailed: the job did not succeed.
+            OSError: a file cannot be read.
+        """
+        options.setdefault("precision", getattr(op, "precision", None) or "quick")
+        entrants = races.entrants_of(candidates, over, function)
+        return await races.outcome(await races.race(self._core, op, entrants, **options), timeout_s)
 
     async def explain(
         self,

@@ -64,6 +64,7 @@ class Client(BaseClient, Ops):
 
     call = blocking(AsyncClient.call)
     run = blocking(AsyncClient.run)
+    race = blocking(AsyncClient.race)
 
     @property
     def stored(self) -> StoredCalls:

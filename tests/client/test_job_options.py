@@ -9,12 +9,13 @@ from warpcall.jobs import PRECISIONS, PRIORITIES, PROFILES
 from warpcall.jobs.request import OPTIONS, JobOptions, JobRequest
 
 OF_CASES = {"op", "implementations", "cases", "sweep"}
+OF_COMMANDS = {"race"}  # which `warpcall race` sets
 
 
 def test_every_field_of_a_request_is_an_option_or_says_what_is_measured() -> None:
     names = {field.name for field in fields(JobRequest)}
 
-    assert names == {*OPTIONS} | OF_CASES
+    assert names == {*OPTIONS} | OF_CASES | OF_COMMANDS
     assert {*JobOptions.__annotations__} == names - {"op"}
 
 

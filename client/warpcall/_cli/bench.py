@@ -137,7 +137,7 @@ def bench(
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)
-        _check_options(context, declaration)
+        check_options(context, declaration)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         name = without_version(op)
         found = [upload.send(gpu, name, private=chosen.private) for upload in uploads]
@@ -160,7 +160,7 @@ def bench(
             wait_and_print(job, as_json=as_json)
 
 
-def _check_options(context: typer.Context, declaration: Mapping[str, Any]) -> None:
+def check_options(context: typer.Context, declaration: Mapping[str, Any]) -> None:
     """Raise UsageError if an option was given that is also the name of a parameter.
 
     The author of a problem may call a parameter like an option of this command, which would then
@@ -172,7 +172,7 @@ def _check_options(context: typer.Context, declaration: Mapping[str, Any]) -> No
         for flag in option.opts:
             if source and source.name == "COMMANDLINE" and flag.removeprefix("--") in params:
                 raise UsageError(
-                    f"{flag} is an option of bench and a parameter of {declaration['name']}: "
+                    f"{flag} is an option of {context.info_name} and a parameter of {declaration['name']}: "
                     "give the parameter from Python"
                 )
 

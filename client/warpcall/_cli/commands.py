@@ -19,6 +19,7 @@ from warpcall._cli import (
     jobs,
     measured,
     monitors,
+    race,
     regression,
     sharing,
     tensors,
@@ -69,6 +70,7 @@ app.add_typer(monitors.app, name="monitors")
 app.add_typer(bench.app)
 app.add_typer(regression.app)
 app.add_typer(check.app)
+app.add_typer(race.app)
 app.add_typer(explain.app)
 app.add_typer(verify.app)
 app.add_typer(jobs.app)

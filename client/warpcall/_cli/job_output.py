@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import typer
@@ -51,6 +53,19 @@ def print_detached(job: Job, *, as_json: bool) -> None:
         write_lines(page)
 
 
+@contextmanager
+def goes_on(job: str) -> Iterator[None]:
+    """After Ctrl-C, say how to come back to the job of this id."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"warpcall: {job} goes on: `warpcall watch {job}` comes back to it, "
+            f"`warpcall cancel {job}` ends it\n"
+        )
+        raise
+
+
 def wait_and_print(job: Job, *, as_json: bool) -> None:
     """Wait for a job and print its results.
 
@@ -62,15 +77,10 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
     failure: JobFailed | None = None
     measured_before = isinstance(job.info, SubmittedJob) and job.info.reused and job.ended
     try:
-        results = job.wait()
+        with goes_on(job.id):
+            results = job.wait()
     except JobFailed as error:
         failure, results = error, job.results()
-    except KeyboardInterrupt:
-        sys.stderr.write(
-            f"warpcall: {job.id} goes on: `warpcall watch {job.id}` comes back to it, "
-            f"`warpcall cancel {job.id}` ends it\n"
-        )
-        raise
     only_checked = job.precision == "check"
     if as_json:
         print_json(check_json(results) if only_checked else asdict(results))

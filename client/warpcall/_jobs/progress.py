@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 # The share of a case that is done when it reaches a phase, roughly. The rounds take most of it.
-PHASES = {"preparing": 0.0, "correctness": 0.1, "warmup": 0.2, "rounds": 0.4, "extras": 0.95}
+PHASES = {
+    "preparing": 0.0,
+    "correctness": 0.1,
+    "warmup": 0.2,
+    "rounds": 0.4,
+    "left": 0.6,
+    "extras": 0.95,
+}
 ENOUGH_ROUNDS = 30  # the bar reaches the end of the rounds here; there may be more
 WORDS = {"waiting_gpu": "waiting for the device", "preparing": "preparing"}
 
@@ -48,7 +55,7 @@ class Bar:
                 share += 0.5 * min(1.0, _count(data.get("rounds")) / ENOUGH_ROUNDS)
             what = " ".join(str(data[name]) for name in ("phase", "implementation") if name in data)
             rounds = f" {data['rounds']}" if "rounds" in data else ""
-            self._show(self._done + share, what + rounds + ratios(data))
+            self._show(self._done + share, what + rounds + (racing(data) or ratios(data)))
 
     @property
     def shown(self) -> bool:
@@ -97,6 +104,22 @@ def ratios(data: Mapping[str, Any]) -> str:
     if not all(isinstance(us, int | float) and us > 0 for us in medians.values()):
         return ""
     return ": " + ", ".join(f"{name} {us / first_us:.3g}x" for name, us in others)
+
+
+def racing(data: Mapping[str, Any]) -> str:
+    """How a race stands, such as ": ann/a leads, 3 race, 12 wait", or who left.
+
+    Args:
+        data: of an event of progress; the text is empty if it is of no race.
+    """
+    leader, ratio = data.get("leader"), data.get("ratio")
+    if not isinstance(leader, str):
+        return ""
+    if isinstance(ratio, int | float):
+        return f" rounds: {ratio:.3g} times {leader}"
+    counts = [f"{data[name]} {verb}" for name, verb in (("racing", "race"), ("waiting", "wait"))
+              if _count(data.get(name))]  # fmt: skip
+    return ": " + ", ".join([f"{leader} leads", *counts])
 
 
 def _count(value: object) -> int:

@@ -48,6 +48,7 @@ class JobOptions(TypedDict, total=False):
     name: str | None
     note: str | None
     fresh: bool
+    race: bool
     private: bool | None
     gpu: str | None
     node: str | None
@@ -91,6 +92,8 @@ class JobRequest:
         profile: what to make for each implementation, too, after all cases are measured: "torch" a
             trace by torch's profiler, "ncu" what NVIDIA's Nsight Compute says of its kernels,
             "compile" a compile report. `Job.artefacts` has the files. By default there are none.
+        race: let 2 to 64 implementations race in each case: whoever is surely slower than the
+            fastest is timed no more. `Client.race` submits such a job and waits for its outcome.
 
     Raises:
         InvalidInput: the precision, the priority or the profile is none of the choices.
@@ -199,6 +202,7 @@ class JobRequest:
             label="Measure again what was measured before",
         ),
     ] = False
+    race: bool = False
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
@@ -208,7 +212,8 @@ class JobRequest:
     def to_dict(self) -> dict[str, Any]:
         """The fields that are given, as the server takes them: dtypes by their codes."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {k: v for k, v in known.items() if v is not None and (k != "fresh" or v)}
+        flags = ("fresh", "race")
+        given = {k: v for k, v in known.items() if v is not None and (k not in flags or v)}
         if isinstance(sweep := given.get("sweep"), Mapping) and _is_list(sweep.get("dtypes")):
             given["sweep"] = {**sweep, "dtypes": list(map(dtype_code, sweep["dtypes"]))}
         if _is_list(given.get("cases")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from warpcall._extras.tables import Table
 from warpcall.jobs import JobTimes, Payload, Score, State, Verdict
@@ -59,6 +59,58 @@ def status_shown(status: str, median_us: float | None) -> str:
     if status != "ok":
         return status
     return "right" if median_us is None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceInterval(Payload):
+    """The ratio of two times in a race; above 1 is slower."""
+
+    ratio: float
+    """Time of the one over time of the other."""
+    low: float | None
+    """Lower end of its interval, which holds with the error bound of the whole race; null if there
+    is none yet."""
+    high: float | None
+    """Upper end of its interval; null if there is none yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceRow(Payload):
+    """What came of one implementation in the race of a case."""
+
+    rank: int | None
+    """1 for the fastest, and for all that may be as fast. Null if its times are no basis for a
+    verdict, or if it has none."""
+    to_leader: RaceInterval | None
+    """Its time over that of the leader at the end; null without a rank."""
+    left_round: int | None = None
+    """Number of rounds after which it left; null if it raced until the end, or failed."""
+    left_why: Literal["slower", "same"] | None = None
+    """"slower" if it was surely slower than the leader of then, "same" if it was within 1 % of it
+    and made room for others that waited; null if it did not leave."""
+    left_leader: str | None = None
+    """Name of the leader of then; null if it did not leave."""
+    left_ratio: RaceInterval | None = None
+    """Its time over that of the leader of then; null if it did not leave."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRace(Payload):
+    """How the race of a case ended."""
+
+    outcome: Literal["winner", "same", "undecided", "none"]
+    """"winner" if one is surely the fastest, "same" if several are the same within 1 % and all
+    others slower, "undecided" if the time was up before, "none" if no implementation has times that
+    are a basis for a verdict."""
+    leader: str | None
+    """Name of the fastest; null if there is none."""
+    fastest: list[str]
+    """Names of the leader and of all that may be as fast."""
+    device_s: float
+    """Seconds of timed calls of all that raced."""
+    full_device_s: float | None
+    """About what measuring all of them fully would have taken at the same certainty, in seconds; null
+    if only one has a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +191,8 @@ class Measurement(Payload):
     why_undecided: str = ""
     """Why the verdict is "undecided", and what would help; empty for other verdicts, without an
     interval, in histories, and from older servers."""
+    race: RaceRow | None = None
+    """What came of it in the race of its case; null if there was none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +248,8 @@ class CaseResults(Payload):
     readings: Readings | None = None
     """State of the GPU during the rounds; null for a CPU, in jobs of older servers, and unless
     samples are asked for."""
+    race: CaseRace | None = None
+    """How the race of this case ended; null if there was none."""
 
 
 @dataclass(frozen=True, kw_only=True)
