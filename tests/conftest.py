@@ -69,6 +69,8 @@ LONG = (
     "service/store/test_kills",
     "service/auth/test_usage",
     "kernels/measuring/test_statistics",
+    "service/cheats/verified/test_verified_cheats",
+    "service/cheats/verified/test_verified_cheats_in_jobs",
     "e2e/test_survives",
     "e2e/test_jobs_sdk",
     "service/lanes/test_engine",
