@@ -26,6 +26,7 @@ from warpcall_kernels.measuring._rounds import Rounds
 RACES = 60
 
 
+@pytest.mark.slow
 def test_the_winner_is_right_and_races_take_little_device_time() -> None:
     found = races.summary([races.simulate(seed, fully=seed >= 54) for seed in range(RACES)])
 

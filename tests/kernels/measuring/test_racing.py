@@ -119,6 +119,7 @@ def test_the_result_is_what_a_server_takes_and_can_be_read_again() -> None:
     assert measuring.CaseResult.from_json(json.loads(text)) == result
 
 
+@pytest.mark.slow
 def test_more_than_race_at_once_all_have_their_turn() -> None:
     names = [f"slow {number}" for number in range(9)]
 
