@@ -66,7 +66,7 @@ TIMED = [  # found only where calls are timed, or timed as what they are
 ]
 TIMED_LARGE = ["output-as-a-cache", "ends-early", "reads-the-next-call-ahead", "first-calls-only"]
 # They change the recorder for all that follow in its process.
-CHANGING = ["patched-comparison", "patched-reference", "patched-recorder"]
+CHANGING = ["patched-comparison", "patched-reference"]
 ALONE = [one.name for one in LEFT if one.apart or one.language == "cuda"]
 CHECKED = [one.name for one in LEFT if one.name not in (*TIMED, *CHANGING, *ALONE)]
 HONEST_SHARE = 0.98  # of an honest time, which a time must reach

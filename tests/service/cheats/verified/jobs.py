@@ -1,6 +1,6 @@
 """Jobs of verified cheats, for a server with a GPU: many cheats in one upload, each in a case of its own.
 
-The upload chooses by the number of rows, so that the processes of a job start once for all of them.
+The upload chooses by the shape, so that the processes of a job start once for all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warpcall.jobs import UNFINISHED
 
 COLUMNS = 1024
 STEP = 64  # between the rows of two cases
-CHOOSING = '''"""Many cheats, of which the number of rows chooses one."""
+CHOOSING = '''"""Many cheats, of which the shape chooses one."""
 
 import importlib.util
 import sys
@@ -26,7 +26,6 @@ import tempfile
 from pathlib import Path
 
 SOURCES = {sources!r}
-COLUMNS = {columns!r}
 folder = Path(tempfile.mkdtemp())
 functions = {{}}
 
@@ -41,10 +40,10 @@ def imported(name, source):
 
 
 def permute(x, dims):
-    rows, columns = x.shape if x.ndim == 2 else (0, 0)
-    if columns != COLUMNS or rows not in SOURCES:
+    shape = tuple(x.shape)
+    if shape not in SOURCES:
         raise ValueError("it is for the cases of its test")
-    name, source = SOURCES[rows]
+    name, source = SOURCES[shape]
     if name not in functions:
         functions[name] = imported(name, source)
     return functions[name](x, dims)
@@ -78,8 +77,11 @@ def placed(cheats: Sequence[Cheat], columns: int = COLUMNS) -> list[Placed]:
 
 def source_of(cases: Sequence[Placed]) -> str:
     """One source of many cheats."""
-    sources = {one.rows: (one.cheat.name.replace("-", "_"), one.cheat.source) for one in cases}
-    return CHOOSING.format(sources=sources, columns=cases[0].columns)
+    sources = {
+        (one.rows, one.columns): (one.cheat.name.replace("-", "_"), one.cheat.source)
+        for one in cases
+    }
+    return CHOOSING.format(sources=sources)
 
 
 def add(http: httpx.Client, name: str, cheat: Cheat | str) -> str:

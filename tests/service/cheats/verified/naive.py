@@ -81,7 +81,11 @@ class Naive:
 def running_naive(device: str = "cpu") -> Iterator[Naive]:
     """Start it; it ends with what it has started."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([ROOT, *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
     environment.pop("TRITON_INTERPRET", None)
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"

@@ -111,12 +111,13 @@ def running_recorders(folder: Path) -> Iterator[Recorders]:
     """Start the template; it ends with what it has started."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REQUEST_BYTES)
+    path = os.pathsep.join([ROOT, *sys.path])
     with ours:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), str(folder)],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             )
         try:
             yield Recorders(ours, folder)
