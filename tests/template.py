@@ -38,9 +38,10 @@ ROOT = str(Path(__file__).parents[1])
 BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file there
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_bench.runs.reaper"
+CHECKS = ("problem", "sources", "upload")
 BELOW_REAPERS = {
     f"warpcall_bench.programs.{name}"
-    for name in ("explain", "job_main", "module_check", "problem_check", "upload_check")
+    for name in ("explain", "job_main", "module_check", *(f"{of}_check" for of in CHECKS))
 }
 TEMPLATE = "template of workers"  # the command line of a server's second template
 INSTALLED = [
@@ -148,6 +149,7 @@ def template(fd: int) -> None:
     import warpcall_bench.programs.module_check
     import warpcall_bench.programs.operator_code
     import warpcall_bench.programs.problem_check
+    import warpcall_bench.programs.sources_check
     import warpcall_bench.programs.upload_check
     import warpcall_bench.programs.uploaded
     import warpcall_bench.runs.reaper

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from warpcall.artefacts import Artefact
     from warpcall.compile_reports import CompileReport, KernelReport
     from warpcall.devices import Device
+    from warpcall.evaluations import EvaluatedCase, Evaluation, Failure
     from warpcall.health import Health, Lane
     from warpcall.implementations import Implementation, ImplementationDetails
     from warpcall.jobs import (
@@ -109,6 +110,9 @@ __all__ = [
     "CompileReport",
     "ConnectionFailed",
     "Device",
+    "EvaluatedCase",
+    "Evaluation",
+    "Failure",
     "Forbidden",
     "Health",
     "History",
@@ -186,6 +190,9 @@ _LAZY = {
     "Comparison": "jobs.results",
     "CompileReport": "compile_reports",
     "Device": "devices",
+    "EvaluatedCase": "evaluations",
+    "Evaluation": "evaluations",
+    "Failure": "evaluations",
     "Health": "health",
     "History": "jobs.results",
     "HistoryPoint": "jobs.results",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -18,6 +18,7 @@ from warpcall._generated.async_ops import AsyncOps
 from warpcall._generated.async_stored_ops import AsyncStoredOps
 from warpcall._jobs import races
 from warpcall._jobs.client import AsyncJobs
+from warpcall._jobs.evaluations import Candidate, EvaluationOptions, evaluate, evaluate_many
 from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.monitors import AsyncMonitors
 from warpcall._jobs.problems import AsyncProblems
@@ -31,6 +32,7 @@ from warpcall._transport.waiters import LoopWaiter
 from warpcall._verify.request import verify
 from warpcall.compile_reports import GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.devices import Device
+from warpcall.evaluations import Evaluation
 from warpcall.health import Health
 from warpcall.implementations import Language
 from warpcall.jobs.request import JobOptions, JobRequest
@@ -197,6 +199,50 @@ class AsyncClient(BaseClient, AsyncOps):
         options.setdefault("precision", getattr(op, "precision", None) or "quick")
         entrants = races.entrants_of(candidates, over, function)
         return await races.outcome(await races.race(self._core, op, entrants, **options), timeout_s)
+
+    async def evaluate(
+        self,
+        op: str,
+        candidate: Candidate,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[EvaluationOptions],
+    ) -> Evaluation:
+        """Evaluate one candidate, and wait for the verdict: whether it compiles, is right, and how fast
+        it is. A source that cannot be imported, is wrong or crashes is a verdict, and no error.
+
+        Args:
+            op: name of the op or the problem.
+            candidate: a file, a source or a function, as for `implementations.add`; or a mapping with
+                the `source`, its `function` and `name`, or with an `implementation` that is stored.
+            timeout_s: seconds to wait; None means until the end.
+            options: `cases` or `sweep`, and others; see docs/for-programs.md.
+
+        Raises:
+            InvalidInput: the request cannot be measured; `field` names the reason.
+            TimedOut: the verdict was not known in time. The job goes on.
+        """
+        return await evaluate(self._core, op, candidate, options, timeout_s)
+
+    def evaluate_many(
+        self,
+        op: str,
+        candidates: Iterable[Candidate],
+        **options: Unpack[EvaluationOptions],
+    ) -> AsyncGenerator[Evaluation, None]:
+        """Evaluate many candidates, and iterate over their verdicts in the order in which they are known.
+        `index` of a verdict says of which candidate it is.
+
+        If the iterator is closed before its end, jobs that have not begun are cancelled.
+
+        Args:
+            op, options: as for `evaluate`.
+            candidates: each as for `evaluate`. More than 256 are sent one batch after the other.
+
+        Raises:
+            InvalidInput: the request cannot be measured; `field` names the reason.
+        """
+        return evaluate_many(self._core, op, candidates, options)
 
     async def explain(
         self,

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from warpcall._answer import Answer
 from warpcall._arrays import Array, ArrayT
 from warpcall._async_client import AsyncClient
 from warpcall._base_client import BaseClient
-from warpcall._blocking import blocking, run_now, untraced
+from warpcall._blocking import blocking, each_now, run_now, untraced
 from warpcall._core import Core
 from warpcall._extras.suggestions import Suggests
 from warpcall._generated.ops import Ops
 from warpcall._generated.stored_ops import StoredOps
 from warpcall._jobs.client import Jobs
+from warpcall._jobs.evaluations import Candidate, EvaluationOptions, evaluate_many
 from warpcall._jobs.implementations import Implementations
 from warpcall._jobs.monitors import Monitors
 from warpcall._jobs.problems import Problems
 from warpcall._jobs.regressions import Regressions
 from warpcall._program import Program
 from warpcall._tensors import StoredTensor, TensorInput
+from warpcall.evaluations import Evaluation
 
 
 class Client(BaseClient, Ops):
@@ -132,6 +134,28 @@ class Client(BaseClient, Ops):
     def regressions(self) -> Regressions:
         """Checks whether one implementation is slower than another. See Regressions."""
         return Regressions(self.jobs)
+
+    evaluate = blocking(AsyncClient.evaluate)
+
+    def evaluate_many(
+        self,
+        op: str,
+        candidates: Iterable[Candidate],
+        **options: Unpack[EvaluationOptions],
+    ) -> Iterator[Evaluation]:
+        """Evaluate many candidates, and iterate over their verdicts in the order in which they are known.
+        `index` of a verdict says of which candidate it is.
+
+        If the iterator is closed before its end, jobs that have not begun are cancelled.
+
+        Args:
+            op, options: as for `evaluate`.
+            candidates: each as for `evaluate`. More than 256 are sent one batch after the other.
+
+        Raises:
+            InvalidInput: the request cannot be measured; `field` names the reason.
+        """
+        return each_now(evaluate_many(self._core, op, candidates, options))
 
     explain = blocking(AsyncClient.explain)
     verify = blocking(AsyncClient.verify)

@@ -15,7 +15,8 @@ from warpcall_bench.compile_reports.models import CompileRequest
 from warpcall_bench.compile_reports.routes import compile_reports
 from warpcall_bench.compile_reports.service import CompileReports
 from warpcall_bench.evaluations import routes as evaluation_routes
-from warpcall_bench.evaluations.models import EvaluationRequest
+from warpcall_bench.evaluations.batches import Batches
+from warpcall_bench.evaluations.models import BatchRequest, EvaluationRequest
 from warpcall_bench.evaluations.service import Evaluations
 from warpcall_bench.forms.routes import forms
 from warpcall_bench.jobs import queue
@@ -53,6 +54,7 @@ SCHEMAS = (
     JobChange,
     CompileRequest,
     EvaluationRequest,
+    BatchRequest,
     JobRequest,
     MonitorChange,
     MonitorRequest,
@@ -96,6 +98,9 @@ class Services:
         self._verifications = Verifications(
             *(settings, engine, store, self._sandbox, self._checks), self._has_gpu
         )
+        self._batches = Batches(
+            settings, self.jobs, self._uploads, self._evaluations, core.stopping
+        )
         self._shares = ShareService(self.jobs, core.accounts)
         self._retention = Retention(settings, store)
 
@@ -113,6 +118,7 @@ class Services:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
+        await self._batches.stop()
         self._uploads.close()
         await self._retention.stop()
         await self.monitors.stop()
@@ -142,7 +148,7 @@ class Services:
         jobs, uploads = self.jobs, self._uploads
         return [
             job_routes.jobs(jobs, core.stopping),
-            evaluation_routes.evaluations(settings, self._evaluations, jobs),
+            evaluation_routes.evaluations(settings, self._evaluations, self._batches, jobs),
             summary_routes.summaries(jobs),
             artefact_routes(jobs, self._artefacts),
             share_routes.shares(self._shares, jobs),

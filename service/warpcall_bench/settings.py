@@ -123,8 +123,8 @@ class BenchSettings(Settings):
         ge=1,
         le=256,
         description=(
-            "Sources that are checked at the same time, at most one of each user. Further checks "
-            "wait, at most 8 of each user for at most `call_timeout_s`; the others are answered "
+            "Sources that are checked at the same time, at most one of each user; those of a batch "
+            "of evaluations that one process checks count as one. Further checks wait, at most 8 of each user for at most `call_timeout_s`; the others are answered "
             "`busy`."
         ),
     )

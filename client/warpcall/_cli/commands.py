@@ -16,6 +16,7 @@ from warpcall._cli import (
     account,
     bench,
     check,
+    evaluate,
     jobs,
     measured,
     monitors,
@@ -71,6 +72,7 @@ app.add_typer(bench.app)
 app.add_typer(regression.app)
 app.add_typer(check.app)
 app.add_typer(race.app)
+app.add_typer(evaluate.app)
 app.add_typer(explain.app)
 app.add_typer(verify.app)
 app.add_typer(jobs.app)

@@ -151,20 +151,26 @@ class Exchanges:
         """
         await self._exchange("DELETE", path, {}, None, "delete", DELETED, route=route)
 
-    async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
+    async def open(
+        self, path: str, headers: Mapping[str, str], quiet_s: float, value: object = None
+    ) -> Stream | None:
         """Open an answer that arrives in pieces, such as a stream of events.
 
         Args:
             quiet_s: seconds within which the head of the answer must arrive.
+            value: is sent as JSON unless it is None.
 
         Returns:
             The stream, or None if the server answers 204: there is nothing more to come.
         """
-        fields = {**self._headers, **headers}
+        fields, body, method = {**self._headers, **headers}, None, "GET"
+        if value is not None:
+            fields["Content-Type"] = "application/json"
+            body, method = json_body(value), "POST"
         deadline = time.monotonic() + quiet_s
         target = self.targets.choose(HOME)
         request = Request(
-            *("GET", target.config.prefix + path, deadline, fields),
+            *(method, target.config.prefix + path, deadline, fields, body),
             connect_s=self._connect_s([target]),
         )
         try:

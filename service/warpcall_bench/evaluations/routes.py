@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import StringConstraints
 
 from warpcall.errors import (
@@ -21,12 +22,14 @@ from warpcall.errors import (
 )
 from warpcall.evaluations import Evaluation
 from warpcall.wire import EVALUATIONS_PATH
-from warpcall_bench.evaluations.models import EvaluationRequest
+from warpcall_bench.evaluations.batches import Batches
+from warpcall_bench.evaluations.models import BatchRequest, EvaluationRequest
 from warpcall_bench.evaluations.service import Evaluations
 from warpcall_bench.jobs.routes import IdempotencyKey
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.json_body import check_members, read_model, structure_nbytes
 from warpcall_bench.settings import BenchSettings
+from warpcall_bench.streamed import Streamed
 from warpcall_bench.uploads.routes import most_bytes
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
@@ -35,6 +38,8 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import problem_responses, ref
 
 MAX_WAIT_S = 300  # that a request may wait; a longer `Prefer: wait` is taken for this
+MAX_BATCH_BYTES = 4 << 20  # of the body of a batch: 16 KiB for each of 256 sources
+LINES = "application/x-ndjson"
 MAX_STRUCTURE_BYTES = 64 << 10  # of a body without the content of its texts
 WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])')
 
@@ -61,11 +66,14 @@ WAITING: dict[int | str, dict[str, Any]] = {
 }
 
 
-def evaluations(settings: BenchSettings, service: Evaluations, jobs: JobService) -> APIRouter:
+def evaluations(
+    settings: BenchSettings, service: Evaluations, batches: Batches, jobs: JobService
+) -> APIRouter:
     """The routes to evaluate candidates, and to read evaluations."""
     router = APIRouter(prefix=EVALUATIONS_PATH, tags=["evaluations"])
     benching = needs("bench")
     body = {"required": True, "content": {JSON: {"schema": ref(EvaluationRequest)}}}
+    of_batch = {"required": True, "content": {JSON: {"schema": ref(BatchRequest)}}}
     most = most_bytes(settings) + MAX_STRUCTURE_BYTES
 
     @router.post(
@@ -100,6 +108,32 @@ def evaluations(settings: BenchSettings, service: Evaluations, jobs: JobService)
             jobs.traceparent(exchange),
         )
         return _answered(found, prefer)
+
+    @router.post(
+        "/batch",
+        response_class=StreamingResponse,
+        responses={
+            200: {"content": {LINES: {"schema": {"$ref": "#/components/schemas/Evaluation"}}}},
+            **problem_responses(SUBMITTING),
+        },
+        dependencies=benching["dependencies"],
+        openapi_extra={**benching["openapi_extra"], "requestBody": of_batch},
+    )
+    async def evaluate_batch(request: Request, caller: CurrentCaller) -> Response:
+        """Evaluate up to 256 candidates of one op, and answer with a line of JSON for each.
+
+        A line is an `Evaluation`, and comes when its verdict is final; `index` says of which of `sources` it
+        is. Empty lines keep the connection open. If the batch cannot go on, the last line is a problem, which
+        has a `type`. If the client leaves, jobs that have not begun are cancelled, unless `when_left` is
+        "continue".
+        """
+        what = "the JSON of a batch"
+        wanted = await read_model(request, BatchRequest, MAX_BATCH_BYTES, what, check_body)
+        lines = batches.evaluate(
+            caller, wanted, jobs.traceparent(request.scope["state"]["exchange"])
+        )
+        first = await anext(lines)  # what is wrong with the request is a problem, and no stream
+        return Streamed(first, lines, LINES, {"cache-control": "no-store"})
 
     @router.get(
         "/{id}",

@@ -20,7 +20,7 @@ from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.operator_modules import LIMIT
-from warpcall_bench.uploads.database import IMPLEMENTATIONS
+from warpcall_bench.uploads.database import IMPLEMENTATIONS, SHOWN_DIGITS
 from warpcall_bench.uploads.models import UploadRequest
 from warpcall_bench.uploads.new_versions import NewImplementation
 from warpcall_bench.uploads.service import CheckedImplementation, UploadService
@@ -43,6 +43,13 @@ class Named:
 
     name: str
     new: NewImplementation | None
+
+    @property
+    def versioned(self) -> Named:
+        """The same with its version in the name, for a job with several versions of one name."""
+        if self.new is None:
+            return self
+        return Named(f"{self.name}@{self.new.sha256[:SHOWN_DIGITS]}", self.new)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,6 +34,7 @@ from warpcall_bench.jobs.tables import Job, JobCase
 from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.stored_results import result_of
+from warpcall_bench.uploads.database import SHOWN_DIGITS
 from warpcall_service.formats.payloads import checked as made
 from warpcall_service.identity import Caller
 from warpcall_service.text import brief, printable
@@ -42,6 +42,7 @@ from warpcall_service.text import brief, printable
 MAX_TEXT = 2000  # characters of a failure
 ID = re.compile(r"([0-9a-f]{4,12})-([1-9][0-9]?)")
 RECENT = 8  # jobs with the same first row that are looked through for an answer
+WIDEST_SAME = 0.03  # as the sampler has it: with a wider margin, nothing is called the same
 CUT = "\n(...)\n"
 
 
@@ -162,12 +163,14 @@ def find_measured(
     failure need not happen again. Privacy is as in `submissions`.
     """
     op, baseline = without_version(request.op), request.implementations[0]
+    plain = name.partition("@")[0]  # a job with several versions of a name has them with versions
+    names = {name, plain, f"{plain}@{sha256[:SHOWN_DIGITS]}"}
     keys = [case["key"] for case in checked["cases"]]
     query = (
         sa.select(Job)
         .join(Row, Row.job_number == Job.number)
         .where(
-            Row.series_sha256 == series(op, name, keys[0]),
+            Row.series_sha256.in_(series(op, one, keys[0]) for one in names),
             Row.position == 0,
             Row.source_sha256 == sha256,
             Job.user_name == caller.name,
@@ -185,16 +188,18 @@ def find_measured(
     if "nodes" in checked:
         query = query.where(Job.runner.in_(checked["nodes"]))
     for job in session.scalars(query):
-        names = json.loads(job.implementations)
-        facts = json.loads(job.fingerprint or "{}")
-        source = json.loads(job.sources or "{}").get(baseline)
+        timed = json.loads(job.implementations)
+        facts, sources = json.loads(job.fingerprint or "{}"), json.loads(job.sources or "{}")
         if (
-            names[0] == baseline
-            and source == checked["sources"].get(baseline)
-            and facts.get("kernels_sha256") == checked["kernels_sha256"]
-            and _has_measured(session, job, keys, (baseline, name))
+            timed[0] != baseline
+            or sources.get(baseline) != checked["sources"].get(baseline)
+            or facts.get("kernels_sha256") != checked["kernels_sha256"]
         ):
-            return job, names.index(name)
+            continue
+        for place, one in enumerate(timed):
+            of_candidate = place and one in names and sources.get(one) == sha256
+            if of_candidate and _has_measured(session, job, keys, (baseline, one)):
+                return job, place
     return None
 
 
@@ -277,7 +282,8 @@ def _verdict(low: float | None, high: float | None, margin: float) -> Verdict:
         return "faster"
     if below > margin:
         return "slower"
-    return "same" if -margin <= below and above <= margin else "undecided"
+    alike = min(margin, WIDEST_SAME)
+    return "same" if -alike <= below and above <= alike else "undecided"
 
 
 def _geometric(values: Sequence[float | None]) -> float | None:
@@ -298,8 +304,3 @@ def _margins(session: Session, job: Job) -> Mapping[int, float]:
 def _source(job: Job, name: str, rows: Sequence[Measurement]) -> str | None:
     known = [row.source_sha256 for row in rows if row.source_sha256]
     return known[0] if known else json.loads(job.sources or "{}").get(name)
-
-
-def at(found: Evaluation, index: int) -> Evaluation:
-    """The same verdict for another place in the batch."""
-    return replace(found, index=index)

@@ -37,10 +37,10 @@ SLOW_PACKAGES = ("torch", "triton")  # importing them takes seconds
 
 def main() -> None:
     """Answer one request."""
-    source_check.answer_one(_check)
+    source_check.answer_one(check)
 
 
-def _check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, str]:
+def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, str]:
     """Check a source, and answer with the first line of the function's docstring."""
     verified = request["verified"]
     if verified is not None and verified["language"] == "cuda":

@@ -170,6 +170,17 @@ class CheckRequest(TypedDict):
     limit_s: float
 
 
+class ChecksRequest(TypedDict):
+    """The check of several sources of one user.
+
+    Attributes:
+        limit_s: seconds that all of them may take together.
+    """
+
+    checks: list[CheckRequest]
+    limit_s: float
+
+
 class ProblemSource(TypedDict):
     """A problem on which a job is, such as "ann/row-norm"."""
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from warpcall_bench.runs.results import Strict
 
+MAX_SOURCES = 64  # that one process checks
 MAX_ENTRIES = 32  # of each list in a declaration
 MAX_DIMS = 64
 MAX_LIST = 64  # entries of a parameter that is a list
@@ -70,6 +71,18 @@ class ImplementationAnswer(CheckAnswer):
     @property
     def is_complete(self) -> bool:
         return self.doc is not None
+
+
+class SourcesAnswer(CheckAnswer):
+    """The answers to the checks of several sources, in order; None for one whose process has none."""
+
+    answers: Annotated[
+        list[ImplementationAnswer | None] | None, Field(max_length=MAX_SOURCES, fail_fast=True)
+    ] = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.answers is not None
 
 
 class _Input(Strict):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,7 @@ from warpcall.errors import InvalidInput, Unavailable
 from warpcall_bench.runs.messages import (
     NO_ANSWER,
     CheckRequest,
+    ChecksRequest,
     ExplainRequest,
     ProblemRequest,
     VerifyRequest,
@@ -30,6 +31,7 @@ from warpcall_bench.uploads.answers import (
     CompileAnswer,
     ImplementationAnswer,
     ProblemAnswer,
+    SourcesAnswer,
     VerifyAnswer,
 )
 from warpcall_bench.uploads.new_versions import NewImplementation
@@ -68,6 +70,7 @@ class Check(Generic[A]):
 IMPLEMENTATION = Check(
     "warpcall_bench.programs.upload_check", ImplementationAnswer, MAX_ANSWER_BYTES
 )
+SOURCES = Check("warpcall_bench.programs.sources_check", SourcesAnswer, MAX_CASES_BYTES)
 PROBLEM = Check("warpcall_bench.programs.problem_check", ProblemAnswer, MAX_DECLARATION_BYTES)
 CASES = Check("warpcall_bench.programs.problem_check", CasesAnswer, MAX_CASES_BYTES)
 COMPILE = Check("warpcall_bench.programs.explain", CompileAnswer, MAX_CASES_BYTES)
@@ -103,8 +106,47 @@ class Checks:
             Busy: the user has too many checks that are not finished, or it waited too long.
             Unavailable: no process can be started.
         """
+        request = self._request(op, new, gpu)
+        return (await self._accepted(user, IMPLEMENTATION, request)).doc or ""
+
+    async def implementations(
+        self, user: str, op: Mapping[str, Any], news: Sequence[NewImplementation], gpu: str
+    ) -> list[ImplementationAnswer]:
+        """Check several sources of one user in one process, which imports torch once for all of them.
+
+        Args:
+            news: at most MAX_SOURCES.
+            op, gpu: as for `implementation`.
+
+        Returns:
+            The answer to each in order, with `doc` or with an `error`.
+
+        Raises:
+            Busy, Unavailable: as `implementation`.
+        """
+        checks = [self._request(op, new, gpu) for new in news]
+        limit_s = self._settings.upload_check_s
+        together: ChecksRequest = {"checks": checks, "limit_s": len(checks) * limit_s}
+        body = json.dumps(together).encode()
+        async with self._admission.admitted(user):
+            whole = await self._ask(SOURCES, body, together["limit_s"], trusted=False)
+        answers = whole.answers or []
+        if len(answers) != len(checks):  # a source may have ended the process of all
+            return [await self._answer(user, IMPLEMENTATION, check) for check in checks]
+        found = []
+        for answer in answers:
+            if answer is None:
+                ended = OneShotError("its process ended before it had answered")
+                answer = _failed(ImplementationAnswer, ended, limit_s)
+            elif not (answer.error or answer.is_complete):
+                answer = ImplementationAnswer(error=NO_ANSWER)
+            self._ended["accepted" if answer.error is None else "refused"] += 1
+            found.append(answer)
+        return found
+
+    def _request(self, op: Mapping[str, Any], new: NewImplementation, gpu: str) -> CheckRequest:
         inputs = op["inputs"]
-        request: CheckRequest = {
+        return {
             "op": op["name"],
             "function": new.function,
             "source": new.source,
@@ -115,7 +157,6 @@ class Checks:
             "gpu": gpu,
             "limit_s": self._settings.upload_check_s,
         }
-        return (await self._accepted(user, IMPLEMENTATION, request)).doc or ""
 
     async def problem(self, user: str, name: str, source: str) -> ProblemAnswer:
         """Check the source of a problem; the answer has a `declaration`.

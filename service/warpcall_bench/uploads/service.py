@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from warpcall.errors import NotFound
+from warpcall.errors import InvalidInput, NotFound
 from warpcall.implementations import (
     Environment,
     Implementation,
@@ -162,6 +162,42 @@ class UploadService:
             doc = await self._checks.implementation(caller.name, known.op, new, gpu)
             columns = {"doc": doc}
         return CheckedImplementation(caller, new, columns, quota, known.private)
+
+    async def check_implementations(
+        self, caller: Caller, news: Sequence[NewImplementation]
+    ) -> list[CheckedImplementation | InvalidInput]:
+        """Check several sources for one op together. Those that are stored are not checked again.
+
+        Returns:
+            Each in order, or why it is refused. It raises as `check_implementation` otherwise.
+        """
+        self._sandbox.require()
+        quota = Quota.of(self._quotas, caller.name)
+        catalog = self._engine.catalog
+        known = await self._threads.read(
+            lambda session: [
+                implementations.known(session, caller, new, catalog, quota) for new in news
+            ]
+        )
+        unknown = [new for new, one in zip(news, known, strict=True) if not one.stored]
+        gpu = await self._architecture() if any(new.verified for new in unknown) else ""
+        answers = iter(
+            await self._checks.implementations(caller.name, known[0].op, unknown, gpu)
+            if unknown
+            else ()
+        )
+        found: list[CheckedImplementation | InvalidInput] = []
+        for new, one in zip(news, known, strict=True):
+            columns: dict[str, str] | None = None
+            if not one.stored:
+                answer = next(answers)
+                if answer.error is not None:
+                    detail = f"{answer.field}: {answer.error}"
+                    found.append(InvalidInput(detail, field=answer.field))
+                    continue
+                columns = {"doc": answer.doc or ""}
+            found.append(CheckedImplementation(caller, new, columns, quota, one.private))
+        return found
 
     async def add_problem(self, caller: Caller, request: ProblemUpload) -> UploadedProblem:
         """Check a source and store it. The same source again is found, and not checked again.

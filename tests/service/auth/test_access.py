@@ -45,7 +45,7 @@ NEEDS: dict[str, Role] = {
     ),
     "POST /v1/jobs": "bench",
     **dict.fromkeys(("POST /v1/jobs/preview", "POST /v1/compile-reports"), "bench"),
-    "POST /v1/evaluations": "bench",
+    **dict.fromkeys(("POST /v1/evaluations", "POST /v1/evaluations/batch"), "bench"),
     "PATCH /v1/jobs/{id}": "bench",
     "POST /v1/jobs/{id}/shares": "bench",
     **dict.fromkeys(("DELETE /v1/shares/{id}", "POST /v1/jobs/{id}/cancel"), "bench"),
