@@ -18,6 +18,7 @@ from warpcall._cli import (
     check,
     evaluate,
     jobs,
+    mcp,
     measured,
     monitors,
     race,
@@ -74,6 +75,7 @@ app.add_typer(check.app)
 app.add_typer(race.app)
 app.add_typer(evaluate.app)
 app.add_typer(explain.app)
+app.add_typer(mcp.app)
 app.add_typer(verify.app)
 app.add_typer(jobs.app)
 app.add_typer(measured.app)

@@ -1,0 +1,205 @@
+"""The server of `warpcall mcp`: tools of the Model Context Protocol, thin over AsyncClient.
+
+The answers are read by a model, which pays for each word: fields without a value are left out, and
+numbers have four digits. Every failure says what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
+
+from warpcall import __version__
+from warpcall._async_client import AsyncClient
+from warpcall.errors import InvalidInput, NotFound, TimedOut, Unauthorized, WarpcallError
+from warpcall.jobs import Precision
+
+TIMEOUT_S = 300.0  # of an evaluation; afterwards its job goes on
+MOST_POINTS = 20  # of a history
+MOST_TEXT = 2000  # characters
+DIGITS = 4
+INSTRUCTIONS = """\
+Evaluate GPU kernels. Choose an op with list_ops (or a problem with list_problems), write a Python module
+with a function that has the op's name (with _ for -) and takes its inputs and parameters by name, and
+send it to evaluate. If it fails, follow `next`. A ratio below 1 is faster than the baseline; believe
+`ratio_high`, not `ratio`. explain shows registers and spills of Triton kernels, and needs no GPU."""
+
+Case = Annotated[
+    dict[str, Any],
+    Field(
+        description='Such as {"shape": [4096, 4096], "dtype": "BF16", "params": {"dims": [1, 0]}}; '
+        'of a problem {"dtype": "BF16", "sizes": {"rows": 4096}}.'
+    ),
+]
+Source = Annotated[str | None, Field(description="A whole Python module as text.")]
+Function = Annotated[
+    str | None, Field(description="Function in the source; by default the op's name with _ for -.")
+]
+NEXT = {
+    Unauthorized: "Set WARPCALL_API_KEY to a key of the server, or run `warpcall login`.",
+    NotFound: "List the names with list_ops or list_problems.",
+    InvalidInput: "Change the field that the message names.",
+    TimedOut: "Call the tool again with the same arguments: what was measured is not measured again.",
+}
+
+
+def mcp_server(url: str | None) -> MCPServer:
+    """A server whose tools call the Warpcall server at this address; None as for `Client`."""
+    clients: list[AsyncClient] = []
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer) -> AsyncIterator[None]:
+        async with AsyncClient(url, progress=False) as gpu:
+            clients.append(gpu)
+            try:
+                yield
+            finally:
+                clients.remove(gpu)
+
+    server = MCPServer(
+        "warpcall",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        lifespan=lifespan,
+        log_level="WARNING",
+    )
+
+    async def list_ops(name: str | None = None) -> dict[str, Any]:
+        """List the ops of the server with their equivalents in torch, or describe one op in full."""
+        async with _saying_what_to_do():
+            if name is not None:
+                return compact((await clients[0].op(name)).to_dict())
+            found = await clients[0].ops()
+        return {
+            "ops": [
+                {
+                    "name": op.name,
+                    "equivalent": op.equivalent,
+                    "inputs": [i.name for i in op.inputs],
+                }
+                for op in found
+            ]
+        }
+
+    async def list_problems() -> dict[str, Any]:
+        """List problems: ops that users have declared. evaluate takes them as `op`."""
+        async with _saying_what_to_do():
+            found = (await clients[0].problems.list()).problems
+        return {"problems": [{"name": one.name, "doc": one.doc} for one in found]}
+
+    async def evaluate(
+        op: str,
+        cases: list[Case],
+        source: Source = None,
+        function: Function = None,
+        implementation: Annotated[
+            str | None, Field(description="In place of source: a stored one, such as ann/fast.")
+        ] = None,
+        baseline: Annotated[
+            str | None, Field(description="By default warpcall, for a problem torch.")
+        ] = None,
+        precision: Precision = "quick",
+    ) -> dict[str, Any]:
+        """Evaluate a candidate: does it compile, is it right, how fast is it against the baseline."""
+        members = {"source": source, "function": function, "implementation": implementation}
+        candidate = {name: value for name, value in members.items() if value is not None}
+        async with _saying_what_to_do():
+            found = await clients[0].evaluate(
+                op,
+                candidate,
+                cases=cases,
+                baseline=baseline,
+                precision=precision,
+                timeout_s=TIMEOUT_S,
+            )
+        shown = found.to_dict()
+        for name in ("index", "links", "state", "source_sha256"):
+            del shown[name]
+        if len(found.cases) == 1:
+            del shown["cases"]
+            shown["case"] = found.cases[0].case
+        else:  # the failure and what to do are said once
+            shown["cases"] = [
+                {**one, "failure": one["failure"] and one["failure"]["kind"]}
+                for one in shown["cases"]
+            ]
+        return compact(shown)
+
+    async def explain(
+        op: str,
+        case: Case,
+        source: Source = None,
+        function: Function = None,
+        gpu: Annotated[str, Field(description="An architecture or a GPU: sm_90, H100")] = "sm_90",
+    ) -> dict[str, Any]:
+        """What the Triton kernels of a source, or of the server's own op, need on a GPU: registers,
+        spills, shared memory, occupancy. It compiles them and needs no GPU."""
+        code = None if source is None else f"{source}\n"
+        async with _saying_what_to_do():
+            report = await clients[0].explain(
+                op, case, code=code, function=function, gpu=gpu, texts=()
+            )
+        left_out = ("texts", "arguments")
+        kernels = [
+            {name: value for name, value in one.to_dict().items() if name not in left_out}
+            for one in report.kernels
+        ]
+        return compact({**report.to_dict(), "kernels": kernels})
+
+    async def history(
+        implementation: str,
+        case: Annotated[str, Field(description="Key of the case, as `case` of a verdict has it.")],
+        limit: int = 10,
+    ) -> dict[str, Any]:
+        """The latest measurements of an implementation in a case, over all jobs, the latest first."""
+        async with _saying_what_to_do():
+            found = await clients[0].jobs.history(
+                case, implementation=implementation, limit=min(limit, MOST_POINTS)
+            )
+        fields = ("status", "median_us", "ci_low_us", "ci_high_us", "ratio", "verdict", "tags")
+        points = [
+            {
+                "job": one.job,
+                "finished_at": one.finished_at,
+                "changed": one.changed,
+                **{name: getattr(one.measurement, name) for name in fields},
+            }
+            for one in found.points
+        ]
+        return compact({"points": points}) if points else {"points": []}
+
+    for tool in (list_ops, list_problems, evaluate, explain, history):
+        server.add_tool(tool)
+    return server
+
+
+@asynccontextmanager
+async def _saying_what_to_do() -> AsyncIterator[None]:
+    """Turn errors of the SDK into errors of a tool, which say what to do next."""
+    try:
+        yield
+    except WarpcallError as error:
+        known = (text for kind, text in NEXT.items() if isinstance(error, kind))
+        following = next(known, "Call the tool again in a minute; see the message.")
+        raise ToolError(f"{str(error)[:MOST_TEXT]}\nnext: {following}") from None
+
+
+def compact(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that have a value, with numbers of DIGITS digits."""
+    shown = {name: _compact(one) for name, one in value.items()}
+    return {name: one for name, one in shown.items() if one not in (None, "", [], {})}
+
+
+def _compact(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return compact(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_compact(one) for one in value]
+    return value
