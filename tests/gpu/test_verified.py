@@ -174,7 +174,7 @@ def permute(x, dims):
     return x.permute(dims)
 """,
         "error",
-        "x",
+        "a view computes nothing",
     ),
     "wrong-values": (
         """

@@ -71,7 +71,7 @@ ALONE = [one.name for one in LEFT if one.apart or one.language == "cuda"]
 CHECKED = [one.name for one in LEFT if one.name not in (*TIMED, *CHANGING, *ALONE)]
 HONEST_SHARE = 0.98  # of an honest time, which a time must reach
 GAIN = 0.8  # of an honest time, below which a time is false
-SHAPE = (2048, 1024)
+SHAPE = (8192, 8192)  # of F32, more than a cache has
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Fetches the input of the next call into the cache, for which the clock of that call does not run.
 
 From: ours
-Ends: ok
+Ends: ok or invalid
 Without: none
 """
 
