@@ -118,6 +118,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("no_uploads_left")
 @pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server: Server) -> None:
@@ -140,7 +141,7 @@ def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.kernels.verified.recording import Recording
-from tests.kernels.verified.test_record_ops import BY_TORCH, SOURCE
+from tests.kernels.verified.test_record_ops import BY_TORCH, OPS, SOURCE
 from warpcall_kernels import ops
 from warpcall_kernels.execution.inputs import layout_of
 from warpcall_kernels.execution.outputs import parts_of
@@ -33,7 +33,7 @@ def bits(t: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("name", ops())
+@pytest.mark.parametrize("name", OPS)
 def test_the_plans_of_an_op_compute_the_same(
     recording: Recording, device: str, name: str, part: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,8 @@ def f(**given):
 """
 STEP = 9  # of the cases that are tested always
 BY_TORCH = {("conv-backward", "no batches")}  # a sum, which no plan has
+# An op whose function is its reference has no kernel.
+OPS = [name for name, op in ops().items() if op.function is not op.reference]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,10 @@ def check(recording: Recording, name: str, cases: tuple[Case, ...]) -> None:
             with pytest.raises(RemoteFailed, match="it computes with torch"):
                 recorded(recording, name, case)
             continue
+        if not any(meta.nbytes for meta in case.metas().values()):
+            with contextlib.suppress(RemoteFailed):  # torch may compute what has no elements
+                recorded(recording, name, case)
+            continue
         plan = recorded(recording, name, case)
         actions = [a for step in plan.steps for a in step[0].actions]
         counts.append(sum(isinstance(a, Launch) for a in actions))
@@ -55,12 +62,12 @@ def check(recording: Recording, name: str, cases: tuple[Case, ...]) -> None:
     assert 0 < max(counts) <= MOST_LAUNCHES
 
 
-@pytest.mark.parametrize("name", ops())
+@pytest.mark.parametrize("name", OPS)
 def test_a_sample_of_the_cases_of_each_op_is_recorded(recording: Recording, name: str) -> None:
     check(recording, name, ops()[name].cases[::STEP])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ops())
+@pytest.mark.parametrize("name", OPS)
 def test_all_cases_of_each_op_are_recorded(recording: Recording, name: str) -> None:
     check(recording, name, ops()[name].cases)

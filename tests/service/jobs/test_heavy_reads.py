@@ -255,6 +255,7 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
         "margin": None,
         "repeats": 0,
         "why": "",
+        "verified": False,
     }
     assert comparison["only_a"] == ["case 0 by failed", "case 0 by ours", "case 1 by same"]
     assert comparison["only_b"] == [f"case 2 by {name}" for name in IMPLEMENTATIONS]
