@@ -88,7 +88,12 @@ def compile_source(
         CudaCompileError: the text has what NVRTC printed.
     """
     macros = [(name, int(value)) for name, value in constants.items() if isinstance(value, int)]
-    return _compiled(source, tuple(macros), target)
+    cubin = _compiled(source, tuple(macros), target)
+    if len(cubin) > MOST_CUBIN_BYTES:
+        raise CudaCompileError(
+            f"its kernels have {len(cubin)} bytes of code, at most {MOST_CUBIN_BYTES} in one source"
+        )
+    return cubin
 
 
 @functools.lru_cache(MOST_KEPT)  # the cases of a job have the same source and few macros
@@ -123,10 +128,6 @@ def _compiled(source: str, macros: tuple[tuple[str, int], ...], target: Architec
         nvrtc.nvrtcDestroyProgram(program)
     if b".nv.global" in cubin:
         cubin = _without_unused(ptx.rstrip(b"\0").decode(), target) or cubin
-    if len(cubin) > MOST_CUBIN_BYTES:
-        raise CudaCompileError(
-            f"its kernels have {len(cubin)} bytes of code, at most {MOST_CUBIN_BYTES} in one source"
-        )
     return cubin
 
 
