@@ -270,6 +270,9 @@ def _serve_starts(sock: socket.socket, be_upload: BeUpload) -> NoReturn:
         if text == b"start":
             count += 1
             if not (pid := os.fork()):
+                # As a reaper starts it. In the group of pytest, one that is stopped could let the kernel
+                # send SIGHUP to the whole group, if pytest was started with `setsid`.
+                os.setsid()
                 sock.close()
                 be_upload(fds[0], count)
             os.close(fds[0])
