@@ -278,7 +278,8 @@ def test_a_run_says_how_long_it_had_the_device_and_compiled(tmp_path: Path) -> N
 
     outcome, _ = run(tmp_path, f"import time\ntime.sleep(0.8)\ncalls = []\n{slow}")
 
-    assert 1.5 <= outcome.compile_s < outcome.took_s, "0.8 s of the import, 0.7 s of the first call"
+    # 0.8 s of the import, and 0.7 s of the first call without the time of the second one
+    assert 1.4 < outcome.compile_s < outcome.took_s
     assert 0 < outcome.device_s < outcome.took_s
     assert 0 <= outcome.device_wait_s < outcome.took_s
 
