@@ -13,11 +13,10 @@ import argparse
 import json
 import random
 import statistics
-import sys
 import time
 from typing import Any
-from urllib.request import Request, urlopen
 
+from bench.jobs.calls_beside_jobs import ask, say
 from bench.machine import describe
 from demo.server import running_server
 from warpcall.jobs import UNFINISHED
@@ -179,20 +178,6 @@ def run(url: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
         time.sleep(0.05)
     rows: list[dict[str, Any]] = ask(url, f"{path}/results")["measurements"]
     return rows
-
-
-def ask(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A request of JSON."""
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(url + path, data, {"content-type": "application/json"})
-    with urlopen(request, timeout=120) as answer:  # nosec B310  # the server that this program started
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

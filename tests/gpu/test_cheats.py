@@ -5,32 +5,20 @@ The ideas that need no GPU are in `tests/cheats`.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from demo.server import running_server
-from tests.service.job_requests import client, reached, results, submit
+from tests.gpu.sandboxed import sandboxing
+from tests.service.job_requests import reached, results, submit
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
-from tests.waiting import until
 from warpcall.jobs import UNFINISHED
 
 pytestmark = needs_bubblewrap
 
-ROOT = Path(__file__).parents[2]
-SETTINGS = {
-    "WARPCALL_DEVICES": "cuda:0",
-    "WARPCALL_ARENA_BYTES": "64MiB",
-    "WARPCALL_UPLOADS": "sandboxed",
-    "WARPCALL_UPLOAD_CALL_S": "4",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-}
 LONG = {"shape": [8192, 8192], "dtype": "BF16", "params": {"dims": [1, 0]}}
 SHORT = {**LONG, "shape": [512, 512]}
 
@@ -120,10 +108,7 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def http(device: str) -> Iterator[httpx.Client]:
-    if device != "cuda":  # it comes before the folder's own fixture
-        pytest.skip("needs --device cuda")
-    with running_server(SETTINGS) as running, client(running) as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device) as http:
         yield http
 
 

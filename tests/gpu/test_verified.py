@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from demo.server import running_server
-from tests.service.job_requests import client, reached, results, submit
+from tests.gpu.sandboxed import sandboxing
+from tests.service.job_requests import reached, results, submit
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
-from tests.waiting import until
 from warpcall.jobs import UNFINISHED
 
 pytestmark = needs_bubblewrap
 
-ROOT = Path(__file__).parents[2]
-SETTINGS = {
-    "WARPCALL_DEVICES": "cuda:0",
-    "WARPCALL_ARENA_BYTES": "64MiB",
-    "WARPCALL_UPLOADS": "sandboxed",
-    "WARPCALL_UPLOAD_CALL_S": "4",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-}
 LONG = {"shape": [4096, 4096], "dtype": "BF16", "params": {"dims": [1, 0]}}
 MOST = 6  # of these uploads in a job, which may have 8 implementations
 SHORT = {**LONG, "shape": [512, 520]}
@@ -217,10 +205,7 @@ LAUNCHES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def http(device: str) -> Iterator[httpx.Client]:
-    if device != "cuda":  # it comes before the folder's own fixture
-        pytest.skip("needs --device cuda")
-    with running_server(SETTINGS) as running, client(running) as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device) as http:
         yield http
 
 

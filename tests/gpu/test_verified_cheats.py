@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,29 +17,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from demo.server import running_server
+from tests.gpu.sandboxed import PATHS, sandboxing
 from tests.service.cheats.verified import jobs
 from tests.service.cheats.verified.naive import Naive, Report, running_naive
 from tests.service.cheats.verified.recorder import Recorders, running_recorders
 from tests.service.cheats.verified.sources import ON_A_GPU, Cheat, cheats, honest
-from tests.service.job_requests import client
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.template import BRIEF_JOBS
-from tests.waiting import until
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.verified.launcher import OutOfBounds, PlannedFunction
 from warpcall_kernels.verified.plan import Plan
 
 pytestmark = [needs_bubblewrap, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
-    "WARPCALL_DEVICES": "cuda:0",
-    "WARPCALL_ARENA_BYTES": "64MiB",
-    "WARPCALL_UPLOADS": "sandboxed",
-    "WARPCALL_UPLOAD_CALL_S": "4",
     "WARPCALL_UPLOAD_COMPILE_S": "30",
-    "PYTHONPATH": os.pathsep.join([BRIEF_JOBS, str(ROOT), *sys.path]),
+    "PYTHONPATH": os.pathsep.join([BRIEF_JOBS, *PATHS]),
 }
 CHEATS = {one.name: one for one in cheats()}
 IN_THE_RECORDER = {"hangs", "exits", "eats-memory", "many-processes"}  # and never on the GPU
@@ -76,10 +67,7 @@ SHAPE = (8192, 8192)  # of F32, more than a cache has
 
 @pytest.fixture(scope="module")
 def http(device: str) -> Iterator[httpx.Client]:
-    if device != "cuda":  # it comes before the folder's own fixture
-        pytest.skip("needs --device cuda")
-    with running_server(SETTINGS) as running, client(running) as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device, **SETTINGS) as http:
         yield http
 
 

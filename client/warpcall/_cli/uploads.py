@@ -13,8 +13,10 @@ import typer
 
 from warpcall import Client
 from warpcall._cli.files import UsageError
+from warpcall._explain.gpus import GPUS
 from warpcall._jobs.source import CUDA_SUFFIX
 from warpcall._jobs.verified import read_launches
+from warpcall.compile_reports import ARCHITECTURES
 from warpcall.errors import InvalidInput
 from warpcall.implementations import UploadedImplementation
 from warpcall.problems import UploadedProblem
@@ -34,6 +36,16 @@ Launches = Annotated[
         metavar="FILE.json",
         help="Declaration of what one call launches. Default: what a comment in CUDA C++ or the "
         "decorator warpcall.launches declares, or else what a call of the function launches.",
+    ),
+]
+GpuName = Annotated[
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        autocompletion=lambda: [*ARCHITECTURES, *GPUS],
+        help=f"The architecture: {', '.join(ARCHITECTURES)}; or a GPU that has it, such as "
+        "h100 or 'rtx 4090'.",
     ),
 ]
 SUFFIXES = (".py", CUDA_SUFFIX)

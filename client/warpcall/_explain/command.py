@@ -16,8 +16,8 @@ from warpcall._cli.files import UsageError
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
-from warpcall._cli.uploads import is_file, upload_of
-from warpcall._explain.gpus import GPUS, architecture_of
+from warpcall._cli.uploads import GpuName, is_file, upload_of
+from warpcall._explain.gpus import architecture_of
 from warpcall._explain.tables import difference_lines, report_lines, text_lines_of
 from warpcall._jobs.names import without_version
 from warpcall._jobs.source import CUDA_SUFFIX
@@ -63,16 +63,7 @@ def explain(
             metavar="NAME=N", help="Size that no shape determines: taps=3. Can be repeated."
         ),
     ] = None,
-    gpu_name: Annotated[
-        str,
-        typer.Option(
-            "--gpu",
-            metavar="GPU",
-            autocompletion=lambda: [*ARCHITECTURES, *GPUS],
-            help=f"The architecture: {', '.join(ARCHITECTURES)}; or a GPU that has it, such as "
-            "h100 or 'rtx 4090'.",
-        ),
-    ] = GPU,
+    gpu_name: GpuName = GPU,
     show: Annotated[
         str | None,
         typer.Option(

@@ -15,8 +15,8 @@ from warpcall._cli.files import UsageError
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, OpName, Url, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
-from warpcall._cli.uploads import Launches, errors_naming, verified_uploads
-from warpcall._explain.gpus import GPUS, architecture_of
+from warpcall._cli.uploads import GpuName, Launches, errors_naming, verified_uploads
+from warpcall._explain.gpus import architecture_of
 from warpcall._verify.lines import declaration_lines, verification_lines
 from warpcall.compile_reports import ARCHITECTURES, GPU
 from warpcall.errors import InvalidInput
@@ -48,16 +48,7 @@ def verify(
         ),
     ] = None,
     size: Sizes = None,
-    gpu_name: Annotated[
-        str,
-        typer.Option(
-            "--gpu",
-            metavar="GPU",
-            autocompletion=lambda: [*ARCHITECTURES, *GPUS],
-            help=f"The architecture: {', '.join(ARCHITECTURES)}; or a GPU that has it, such as "
-            "h100 or 'rtx 4090'.",
-        ),
-    ] = GPU,
+    gpu_name: GpuName = GPU,
     launches: Launches = None,
     as_json: Json = False,
     url: Url = None,

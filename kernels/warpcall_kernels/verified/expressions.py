@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-
+from warpcall_kernels.execution import spec
 from warpcall_kernels.op.errors import brief, listed
 
 MOST_CHARS = 500
@@ -30,19 +29,9 @@ WORDS = re.compile(
 )
 MEMBERS = ("shape", "stride", "numel", "itemsize", "ndim", "dtype")
 DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+    code: dtype
+    for code, dtype in spec.DTYPES.items()
+    if not dtype.is_complex and not code.startswith("F8")
 }
 
 

@@ -166,9 +166,7 @@ class PlannedFunction:
         self._steps[number] = [
             self._action(one) for one in self._plan.steps[number][choice].actions
         ]
-        first = number == 0 or not any(
-            isinstance(a, _Launched) for step in self._steps[:number] for a in step
-        )
+        first = not any(isinstance(a, _Launched) for step in self._steps[:number] for a in step)
         if first:  # it would not wait for the call before
             for action in self._steps[number]:
                 if isinstance(action, _Launched):
@@ -272,7 +270,6 @@ class _Memory:
     """Memory of one call, between two guard bands."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        # Whole units keep the guard band behind it aligned, which is filled and compared by bytes.
         self.bytes = torch.empty(nbytes + 2 * GUARD_BYTES, dtype=torch.uint8, device=device)
         address = self.bytes.data_ptr() + GUARD_BYTES
         self.base = _Base(address, self.bytes.untyped_storage(), GUARD_BYTES)
