@@ -109,6 +109,14 @@ def no_uploads_left(server: Server) -> Iterator[None]:
                 gpu.implementations.remove(one.name)
 
 
+def path_without_environment() -> str:
+    """PATH as in a new shell: a reader has not activated the environment of `make setup`."""
+    own = Path(sys.executable).parent
+    return os.pathsep.join(
+        one for one in os.environ["PATH"].split(os.pathsep) if Path(one).resolve() != own.resolve()
+    )
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A place to write in, with the repository's files where the pages expect them."""
@@ -136,6 +144,7 @@ def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server:
             cwd=folder,
             env={
                 **os.environ,
+                "PATH": path_without_environment(),
                 "WARPCALL_URL": server.url,
                 "WARPCALL_DATA_DIR": str(folder / "data"),  # not the server's: it asks for no key
             },
