@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import ipaddress
 import os
@@ -20,8 +21,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 UNIX = "unix://"
 # Names that the public DNS has none of; the last two are those of Services in Kubernetes.
 PRIVATE_NAMES = (".localhost", ".svc", ".svc.cluster.local")
-PROXY_SCHEMES = ("http", "https")
-SOCKS_SCHEMES = ("socks5", "socks5h")  # if the package socksio is installed
+PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 MAX_URLS = 64  # that a client may be given
 BETWEEN_URLS = re.compile(r"\s*,\s*(?=(?:https?|unix)://|$)")  # a path may have a comma, too
 
@@ -61,10 +61,22 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy that the environment names. `auth` is a user and a password."""
+    """A proxy that the environment names.
+
+    Attributes:
+        url: its address.
+        auth: a user and a password, if it asks for them.
+        variable: of the environment, such as HTTPS_PROXY.
+    """
 
     url: str
-    auth: tuple[str, str] | None = None
+    auth: tuple[str, str] | None
+    variable: str
+
+    @property
+    def shown(self) -> str:
+        """What errors say of it, without the password."""
+        return f"the proxy {self.url} (from {self.variable})"
 
 
 def configure(url: str | Sequence[str] | None, api_key: str | None) -> tuple[Config, ...]:
@@ -125,7 +137,8 @@ def configure_one(url: str, api_key: str | None) -> Config:
             f"got {url}",
             field="api_key",
         )
-    direct = parts.scheme == "http" and sys.platform != "win32" and not _is_proxied(host)
+    proxied = _proxy_of("http", host, port) is not None
+    direct = parts.scheme == "http" and sys.platform != "win32" and not proxied
     return Config(
         url=url,
         host=host,
@@ -209,42 +222,75 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _is_proxied(host: str) -> bool:
-    """Whether the environment sends plain HTTP to this host through a proxy."""
-    return _proxy_url("http", host) is not None
-
-
 def proxy_for(config: Config) -> Proxy | None:
     """The proxy that the environment names for this server, or None.
 
     Raises:
         InvalidInput: the environment names a proxy whose address is not valid.
     """
-    given = _proxy_url(config.scheme, config.host)
-    if given is None:
+    found = _proxy_of(config.scheme, config.host, config.port)
+    if found is None:
         return None
+    variable, given = found
     try:
         parts = urlsplit(given if "://" in given else f"http://{given}")
         port = "" if parts.port is None else f":{parts.port}"
-        known = PROXY_SCHEMES + (SOCKS_SCHEMES if importlib.util.find_spec("socksio") else ())
-        if not parts.hostname or parts.scheme not in known or not _is_plain(parts.hostname):
+        if not parts.hostname or parts.scheme not in PROXY_SCHEMES or not _is_plain(parts.hostname):
             raise ValueError
     except ValueError:  # the message does not quote it: it may hold a password
         raise InvalidInput(
-            f"the proxy of the environment for {config.scheme} must be like http://host:3128",
+            f"{variable} must name a proxy such as http://host:3128 or socks5://host:1080",
             field="proxy",
         ) from None
+    if parts.scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise InvalidInput(
+            f"{variable} names a SOCKS proxy, for which the package socksio must be installed",
+            field="proxy",
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     auth = None
     if parts.username or parts.password:
         auth = (unquote(parts.username or ""), unquote(parts.password or ""))
-    return Proxy(f"{parts.scheme}://{host}{port}", auth)
+    return Proxy(f"{parts.scheme}://{host}{port}", auth, variable)
 
 
-def _proxy_url(scheme: str, host: str) -> str | None:
-    """The proxy's url as the environment has it. Loopback addresses have none."""
+def sender_of(config: Config) -> str:
+    """Who may have written an answer that does not look like the server's own."""
+    proxy = None if config.direct else proxy_for(config)
+    return "the server" if proxy is None else f"the server, or {proxy.shown},"
+
+
+def _proxy_of(scheme: str, host: str, port: int) -> tuple[str, str] | None:
+    """The proxy's url as the environment has it, after the variable that names it.
+
+    Loopback addresses have none.
+    """
     if is_loopback(host):
         return None
     known = urllib.request.getproxies()
-    found = known.get(scheme) or (known.get("all") if scheme == "https" else None)
-    return found if found and not urllib.request.proxy_bypass(host) else None
+    key = next((key for key in (scheme, "all") if known.get(key)), None)
+    if key is None or _bypasses(host, port, known.get("no", "")):
+        return None
+    names = (f"{key}_proxy", f"{key}_proxy".upper())
+    variable = next((name for name in names if os.environ.get(name)), "the system's settings")
+    return variable, known[key]
+
+
+def _bypasses(host: str, port: int, no_proxy: str) -> bool:
+    """Whether NO_PROXY, or else the settings of the system, exclude a server from the proxy.
+
+    Entries are names with all names below them, addresses, networks such as 10.0.0.0/8, and * for
+    all. A port may follow a name or an address.
+    """
+    if urllib.request.proxy_bypass(host) or urllib.request.proxy_bypass(f"{host}:{port}"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    for entry in no_proxy.split(","):
+        text = entry.strip().removesuffix(f"]:{port}").strip("[]")
+        with contextlib.suppress(ValueError):
+            if address in ipaddress.ip_network(text, strict=False):
+                return True
+    return False

@@ -11,7 +11,7 @@ from typing import Any
 from warpcall import wire
 from warpcall._arrays import ArrayT, Kind
 from warpcall._body import Body, decode, json_body
-from warpcall._config import Config
+from warpcall._config import Config, sender_of
 from warpcall._extras.arguments import check_header_values, check_timeout
 from warpcall._extras.tracing import request_span, tracer
 from warpcall._nodes.reader import NODE, Reader
@@ -188,7 +188,9 @@ class Exchanges:
             await stream.close()
         if stream.status == 204:
             return None
-        raise problem_of(Reply(stream.status, stream.headers, gathered.whole()))
+        raise problem_of(
+            Reply(stream.status, stream.headers, gathered.whole()), sender_of(target.config)
+        )
 
     async def _exchange(
         self,
@@ -273,10 +275,10 @@ class Exchanges:
                 if reply.status in accepted:
                     return reply
                 if reply.status != MOVED or moves == MAX_MOVES:
-                    raise problem_of(reply)
+                    raise problem_of(reply, sender_of(target.config))
                 owner, moves = await self._owner_at(reply, path), moves + 1
                 if owner is None:
-                    raise problem_of(reply)
+                    raise problem_of(reply, sender_of(target.config))
                 if owner in tried:  # it is listed for some seconds after it was lost
                     failed = owner
                     raise ConnectionFailed(f"{owner.config.url} has it and does not answer")

@@ -278,34 +278,44 @@ def _tls_context() -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _translated(config: Config, deadline: float, connect_by: float) -> Iterator[None]:
-    host = config.host
     try:
         yield
-    except httpcore.ConnectTimeout as error:
-        if connect_by == deadline:
-            raise CallTimedOut(host, _STAGES[type(error)]) from error
-        raise ConnectionFailed(f"cannot reach {host}: the time to connect is over") from error
     except (TimeoutError, httpcore.TimeoutException) as error:
-        raise CallTimedOut(host, _STAGES.get(type(error), "waiting for the answer")) from error
-    except httpcore.ConnectError as error:
-        cause = error.args[0] if error.args else None
-        if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
-            raise TransportError(
-                f"{host} does not speak TLS on port {config.port}: "
-                "for plain HTTP the url begins with http://"
-            ) from error
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            raise ConnectionFailed(_why_untrusted(config, cause)) from error
-        proxy = proxy_for(config)
-        listener = f"a Warpcall server running at {config.url}"
-        if proxy is not None:
-            listener = f"the proxy {proxy.url}, which the environment names, running"
-        reason = why_unreachable(error, listener)
-        raise ConnectionFailed(f"cannot reach {config.authority}: {reason}") from error
-    except httpcore.ProxyError as error:
-        raise ConnectionFailed(f"the proxy does not connect to {host}: {error}") from error
-    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-        raise ConnectionFailed(f"the connection to {host} broke: {error}") from error
+        raise _out_of_time(config, error, deadline, connect_by) from error
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError) as error:
+        raise _failure(config, error) from error
+
+
+def _out_of_time(
+    config: Config, error: Exception, deadline: float, connect_by: float
+) -> TransportError:
+    proxy = proxy_for(config)
+    server = config.host if proxy is None else f"{config.host} through {proxy.shown}"
+    if isinstance(error, httpcore.ConnectTimeout) and connect_by != deadline:
+        return ConnectionFailed(f"cannot reach {server}: the time to connect is over")
+    return CallTimedOut(server, _STAGES.get(type(error), "waiting for the answer"))
+
+
+def _failure(config: Config, error: Exception) -> TransportError:
+    """What a connection's failure says to the user, with the proxy that it may be due to."""
+    proxy = proxy_for(config)
+    through = "" if proxy is None else f" through {proxy.shown}"
+    if isinstance(error, httpcore.ProxyError) and proxy is not None:
+        return ConnectionFailed(f"{proxy.shown} does not connect to {config.host}: {error}")
+    if not isinstance(error, httpcore.ConnectError):
+        return ConnectionFailed(f"the connection to {config.host}{through} broke: {error}")
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
+        return TransportError(
+            f"{config.host}{through} does not speak TLS on port {config.port}: "
+            "for plain HTTP the url begins with http://"
+        )
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConnectionFailed(_why_untrusted(config, cause) + through)
+    listener = f"a Warpcall server running at {config.url}"
+    if proxy is not None:
+        listener = f"{proxy.shown} running"
+    return ConnectionFailed(f"cannot reach {config.authority}: {why_unreachable(error, listener)}")
 
 
 def _why_untrusted(config: Config, error: ssl.SSLCertVerificationError) -> str:

@@ -12,8 +12,12 @@ from warpcall._transport.base import Reply
 from warpcall.errors import Problem
 
 
-def problem_of(reply: Reply) -> Problem:
-    """The error of an answer, which the server wrote, or a proxy in front of it."""
+def problem_of(reply: Reply, sender: str = "the server") -> Problem:
+    """The error of an answer.
+
+    Args:
+        sender: who answered, if the body does not look like the server's own.
+    """
     retry_after_s = parse_retry_after(reply.headers.get("retry-after"))
     members: Any = None
     if "json" in reply.headers.get("content-type", ""):
@@ -26,7 +30,7 @@ def problem_of(reply: Reply) -> Problem:
         problem = Problem.from_json(reply.status, texts, retry_after_s)
     else:
         text = first_text(reply)
-        detail = f"the server answered {reply.status}" + (f": {text}" if text else "")
+        detail = f"{sender} answered {reply.status}" + (f": {text}" if text else "")
         # A proxy that cannot reach its server answers 502.
         status = 503 if reply.status == 502 else reply.status
         problem = Problem.from_json(status, {"detail": detail}, retry_after_s)

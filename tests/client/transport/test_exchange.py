@@ -107,12 +107,12 @@ def test_a_problem_that_would_stay_is_not_tried_again(flavour: Flavour) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "message"),
     [
-        (502, b"<html>Bad Gateway</html>", Unavailable, "the server answered 502"),
-        (503, b"upstream\nlost", Unavailable, "the server answered 503: upstream lost"),
-        (413, b"", TooLarge, "the server answered 413"),
-        (307, b"", Problem, "the server answered 307"),
-        (500, b"[" * 100_000, WarpcallError, "the server answered 500: \\[\\["),
-        (418, b'"teapot"', Problem, "the server answered 418"),
+        (502, b"<html>Bad Gateway</html>", Unavailable, "answered 502"),
+        (503, b"upstream\nlost", Unavailable, "answered 503: upstream lost"),
+        (413, b"", TooLarge, "answered 413"),
+        (307, b"", Problem, "answered 307"),
+        (500, b"[" * 100_000, WarpcallError, "answered 500: \\[\\["),
+        (418, b'"teapot"', Problem, "answered 418"),
     ],
 )
 def test_an_answer_of_a_proxy_is_an_error_that_says_so(
@@ -301,7 +301,7 @@ def test_a_proxy_that_is_not_there_is_named_without_its_password(
         direct.ask_url(f"{scheme}://gpu-box", lambda gpu: gpu.health(), retries=0)
 
     proxy = f"http://127.0.0.1:{unused_port}"
-    assert f"is the proxy {proxy}, which the environment names, running?" in str(caught.value)
+    assert f"is the proxy {proxy} (from {scheme}_proxy) running?" in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_named(unused_port: int) -> None:
