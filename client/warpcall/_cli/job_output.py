@@ -138,4 +138,5 @@ def _times(job: Job) -> list[str]:
     if (spent := job.times) is None:
         return []
     waited, held, compiled = map(span, (spent.device_wait_s, spent.device_s, spent.compile_s))
-    return [f"waited {waited} for the device, had it for {held}, compiled for {compiled}"]
+    set_up = f", set up for {span(spent.setup_s)}" if spent.setup_s else ""
+    return [f"waited {waited} for the device, had it for {held}, compiled for {compiled}{set_up}"]

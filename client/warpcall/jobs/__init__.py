@@ -117,6 +117,8 @@ class JobTimes(Payload):
     compile_s: float
     """Seconds for which implementations were imported and compiled: the imports of uploads, and the
     first call of each implementation in each measured case without the time of its second call."""
+    setup_s: float = 0.0
+    """Seconds of the setups of uploads in each measured case. Calls are timed after them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from warpcall_kernels.execution.inputs import (
     poison,
 )
 from warpcall_kernels.execution.outputs import check_extents, extent_of, own_tensors
+from warpcall_kernels.execution.setup import STATE
 from warpcall_kernels.execution.timed import Inputs, Row, Tight, Timed
 from warpcall_kernels.op.declaration import Meta
 
@@ -110,6 +112,10 @@ class Executor:
         self._last: Outputs = ()  # of the last `call`
         self.timed: Timed | None = None
         self.raised: BaseException | None = None  # by the function, in a timed call
+
+    def give_state(self, state: object) -> None:
+        """Pass what the setup of the function has returned to each of its calls."""
+        self._function = functools.partial(self._function, **{STATE: state})
 
     def write(self, which: int, values: Values) -> None:
         """Write the inputs of a set."""

@@ -60,7 +60,8 @@ class Deadlines:
 
     Args:
         call_s: for a call that has been compiled.
-        compile_s: for the import of a source, and for the first call in a case, which compiles.
+        compile_s: for the import of a source, for its setup in a case, and for the first call in a
+            case, which compiles.
     """
 
     call_s: float = 10.0
@@ -87,6 +88,7 @@ class RemoteProcess:
     Attributes:
         printed: what the process prints.
         import_s: seconds of the imports of the source that `take_import_s` has not returned yet.
+        setup_s: seconds of the setups of its function, likewise of `take_setup_s`.
         is_verified: whether it runs no code of the author for the host.
     """
 
@@ -96,7 +98,7 @@ class RemoteProcess:
         self._start = start
         self._load = dict(load)
         self.printed = Printed()
-        self.import_s = 0.0
+        self.import_s = self.setup_s = 0.0
         self._peer: Peer | None = None
         self._stopped = False
         self._ends = 0
@@ -171,6 +173,23 @@ class RemoteProcess:
     def take_import_s(self) -> float:
         """Seconds of the imports of the source since this was called last."""
         taken, self.import_s = self.import_s, 0.0
+        return taken
+
+    def set_up(self, role: str, params: Mapping[str, Any], limit_s: float) -> None:
+        """Let the process call the setup of its function for the case that has begun.
+
+        Raises:
+            RemoteFailed: it raised an exception, ended the process or did not end in time.
+        """
+        begin = time.monotonic()
+        try:
+            self.ask("setup", limit_s, "its setup", role=role, params=dict(params))
+        finally:
+            self.setup_s += time.monotonic() - begin
+
+    def take_setup_s(self) -> float:
+        """Seconds of the setups of its function since this was called last."""
+        taken, self.setup_s = self.setup_s, 0.0
         return taken
 
     def begin_like(self, other: RemoteProcess) -> None:

@@ -51,7 +51,7 @@ class RemoteExecutor:
         printed: what it printed until its first call had returned; None before.
 
     Raises:
-        RemoteFailed: the process cannot be started, or its source not be imported.
+        RemoteFailed: the process cannot be started, its source not be imported, or its setup failed.
     """
 
     def __init__(
@@ -99,6 +99,8 @@ class RemoteExecutor:
             share=share,
         )
         self._add_sets(answer)
+        if answer.get("setup") is True:
+            process.set_up(role, params, deadlines.compile_s)
 
     def write(self, which: int, values: Values) -> None:
         """Write the inputs of a set."""

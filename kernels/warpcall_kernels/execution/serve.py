@@ -29,6 +29,7 @@ from warpcall_kernels.execution.failures import class_of, first_line, traceback_
 from warpcall_kernels.execution.implementations import shipped
 from warpcall_kernels.execution.inputs import BufferLayout, Pool, pool_size
 from warpcall_kernels.execution.outputs import Wrong, parts_of
+from warpcall_kernels.execution.setup import described
 from warpcall_kernels.execution.spec import CODES, DTYPES, make_case
 from warpcall_kernels.execution.timed import Row, Tight
 from warpcall_kernels.execution.verified import PLAN_BYTES, read_plan
@@ -48,11 +49,13 @@ class Loaded:
 
     Args:
         function: the uploaded function; it takes inputs and parameters by name.
+        setup: what returns the state that the function takes, too; None if it takes none.
         op: the op of an uploaded problem, whose reference runs here.
         error: why there is neither.
     """
 
     function: Function | None = None
+    setup: Function | None = None
     op: Op | None = None
     error: BaseException | None = None
 
@@ -162,7 +165,19 @@ class _Serving:
         executor = Executor(function, sets, metas, self._clock, None)
         call = _Call(self._sock, executor, sets, self._clock, planned)
         self._calls[request["role"]] = call
-        return call.inputs(1)
+        needs_setup = planned is None and self._loaded.setup is not None
+        return {**call.inputs(1), "setup": needs_setup}
+
+    def do_setup(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call the setup of the uploaded function, before values of its inputs are known."""
+        assert self._loaded.setup is not None
+        call = self._calls[request["role"]]
+        given = _params(request["params"])
+        call.give_state(self._loaded.setup(**described(call.layouts, self._device), **given))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        _flush()
+        return {}
 
     def do_describe(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the op of a problem says about a case."""
@@ -235,6 +250,15 @@ class _Call:
         self._tight: Tight | None = None
         self._row: Row | None = None
         self._announced = 0  # sets of inputs that the other process knows
+
+    @property
+    def layouts(self) -> Mapping[str, BufferLayout]:
+        """How its inputs lie in memory."""
+        return self._sets.layouts
+
+    def give_state(self, state: object) -> None:
+        """Pass what the setup of the function has returned to each of its calls."""
+        self._executor.give_state(state)
 
     def do_pool(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory for the values that are written before timed calls; answers where it lies."""

@@ -96,6 +96,10 @@ class Candidate:
         first, second = [*self.called_s, 0.0, 0.0][:2]
         return import_s + max(0.0, first - second)
 
+    def take_setup_s(self) -> float:
+        """Seconds of its setup in this case. Call it once."""
+        return 0.0 if self.process is None else self.process.take_setup_s()
+
     def take_printed(self) -> str:
         """What it has printed in this case, if it runs in another process. Call it once."""
         if self.process is None:

@@ -458,4 +458,5 @@ class Measurement:
             tags=tags,
             readings=Readings.of(self._readings),
             compile_s=sum(c.take_compile_s() for c in self.candidates),
+            setup_s=sum(c.take_setup_s() for c in self.candidates),
         )

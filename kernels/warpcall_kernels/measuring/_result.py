@@ -218,6 +218,7 @@ class CaseResult:
             that did not read it.
         compile_s: seconds for which implementations were imported and compiled: the imports of
             uploads, and the first call of each implementation without the time of its second one.
+        setup_s: seconds of the setups of uploads, which are done before anything is timed.
         race: how the race ended; None if there was none. The samples of those that left end there.
     """
 
@@ -243,6 +244,7 @@ class CaseResult:
     tags: tuple[str, ...] = field(default=())
     readings: Readings | None = None
     compile_s: float = 0.0
+    setup_s: float = 0.0
     race: RaceResult | None = None
 
     def to_json(self) -> dict[str, Any]:

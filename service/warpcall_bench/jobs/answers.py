@@ -239,6 +239,7 @@ def times(row: JobRow) -> JobTimes | None:
         device_wait_s=(row.device_wait_ms or 0) / 1e3,
         device_s=row.device_ms / 1e3,
         compile_s=(row.compile_ms or 0) / 1e3,
+        setup_s=(row.setup_ms or 0) / 1e3,
     )
 
 

@@ -271,6 +271,7 @@ def _add_times(job: Job, outcome: Outcome) -> None:
     job.device_ms = (job.device_ms or 0) + round(outcome.device_s * 1e3)
     job.device_wait_ms = (job.device_wait_ms or 0) + round(outcome.device_wait_s * 1e3)
     job.compile_ms = (job.compile_ms or 0) + round(outcome.compile_s * 1e3)
+    job.setup_ms = (job.setup_ms or 0) + round(outcome.setup_s * 1e3)
 
 
 def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:

@@ -49,7 +49,7 @@ class Job(Base):
         name: what its user calls it in lists; null without a name, and in old rows.
         traceparent: names the request that submitted the job in its trace, as the header of this
             name does; null without a trace, and in old rows.
-        device_ms, device_wait_ms, compile_ms: of all runs that have ended, as in `runner.Outcome`;
+        device_ms, device_wait_ms, compile_ms, setup_ms: of all runs that have ended, as in `runner.Outcome`;
             null before the first end, and in old rows.
         outcomes: JSON of what its measured cases say so far; see `warpcall.jobs.outcomes.Tally`.
     """
@@ -114,6 +114,7 @@ class Job(Base):
     device_ms: Mapped[int | None] = mapped_column(BigInteger)
     device_wait_ms: Mapped[int | None] = mapped_column(BigInteger)
     compile_ms: Mapped[int | None] = mapped_column(BigInteger)
+    setup_ms: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class JobTag(Base):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs import compile_only, source_check
+from warpcall_bench.programs.setup_function import setup_of
 from warpcall_bench.programs.source_check import Answers, Refused, described, text
 from warpcall_service.processes.imports import quick_imports
 
@@ -113,13 +114,15 @@ def _call(module: Any, name: str, case: JobCase, recorder: LaunchRecorder, file:
     """
     import torch
 
+    from warpcall_kernels.execution.setup import set_up_at_first_call
+
     function = getattr(module, name, None)
     if not callable(function):
         raise Refused(f"it has no function {name}", "function")
     generator = torch.Generator().manual_seed(0)
     tensors = {input_: sample.draw(generator) for input_, sample in case.inputs.items()}
     try:
-        function(**tensors, **case.params)
+        set_up_at_first_call(function, setup_of(module, function), case.params)(**tensors)
     except BaseException as error:  # noqa: BLE001  # code of users may raise anything
         message = described(error, file)
         if recorder.error_line is not None and recorder.error_line[0] == str(file):

@@ -55,10 +55,10 @@ def _load(message: dict[str, Any], folder: Path) -> Recorded:
             declaration=declaration,
             optional=[one.name for one in op.inputs if one.optional] if op else [],
         )
-    function, error = uploaded.load(upload, folder)
+    loaded = uploaded.load(upload, folder)
     return Recorded(
-        function=function,
-        error=error,
+        function=loaded.function,
+        error=loaded.error,
         module=sys.modules.get(uploaded.MODULE),
         language=language,
         source=upload["source"],

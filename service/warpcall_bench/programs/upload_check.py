@@ -16,6 +16,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs import source_check
+from warpcall_bench.programs.setup_function import (
+    SETUP,
+    STATE,
+    needs_setup,
+    refused_setup,
+    setup_of,
+)
 from warpcall_bench.programs.source_check import Answers, Refused
 from warpcall_bench.runs.messages import CheckRequest
 from warpcall_service.processes.imports import quick_imports
@@ -61,7 +68,10 @@ def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, st
     with source_check.limited(request["limit_s"], file, answers, "the import"):
         module = source_check.import_source(file)
         function = function_of(module, request["function"])
-        _check_signature(function, request, file)
+        setup = _setup_of(module, function, request)
+        _check_signature(function, request, file, more=() if setup is None else (STATE,))
+        if setup is not None:
+            _check_signature(setup, request, file, name=SETUP)
         if verified is not None:
             _check_declarations(function, verified["launches"])
         doc = inspect.getdoc(function) or ""
@@ -138,13 +148,55 @@ def function_of(module: ModuleType, name: str) -> Any:
     return found
 
 
-def _check_signature(function: Any, request: CheckRequest, file: Path) -> None:
-    """Raise Refused unless the function takes required inputs and all parameters by name."""
+def _setup_of(module: ModuleType, function: Any, request: CheckRequest) -> Any:
+    """The function `setup` of a source whose timed function takes `state`; None without one.
+
+    Raises:
+        Refused: the source has none although the function needs one, or may not have one.
+    """
+    name, setup = request["function"], setup_of(module, function)
+    if setup is None:
+        if needs_setup(function) and STATE not in _names_of(request):
+            raise Refused(
+                f"{name} takes {STATE}, which a function {SETUP} of the same file must return: it "
+                f"has no function {SETUP}",
+                "function",
+            )
+        return None
+    if STATE in _names_of(request):
+        raise Refused(
+            f"{request['op']} has an input or a parameter {STATE}, so that {name} cannot have a "
+            f"{SETUP}: rename the function {SETUP} of the file",
+            "function",
+        )
+    if request["verified"] is not None:
+        raise Refused(refused_setup(name), "function")
+    return setup
+
+
+def _names_of(request: CheckRequest) -> list[str]:
+    return [*request["inputs"], *request["optional_inputs"], *request["params"]]
+
+
+def _check_signature(
+    function: Any,
+    request: CheckRequest,
+    file: Path,
+    *,
+    name: str = "",
+    more: Sequence[str] = (),
+) -> None:
+    """Raise Refused unless the function takes required inputs and all parameters by name.
+
+    Args:
+        name: of the function; empty for the one that is timed.
+        more: what it must take beside these.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # such as of a function in C, which has none
         return
-    needed = [*request["inputs"], *request["params"]]
+    needed = [*request["inputs"], *request["params"], *more]
     try:
         signature.bind(**dict.fromkeys(needed))
     except TypeError as error:
@@ -154,7 +206,7 @@ def _check_signature(function: Any, request: CheckRequest, file: Path) -> None:
         optional = request["optional_inputs"]
         more = f", and may take {', '.join(optional)}" if optional else ""
         raise Refused(
-            f"{where}{request['function']} must take the inputs and parameters of "
+            f"{where}{name or request['function']} must take the inputs and parameters of "
             f"{request['op']} by name: {', '.join(needed)}{more}; it takes "
             f"{_taken(signature.parameters)}: {error}",
             "function",

@@ -51,8 +51,7 @@ def _load(message: dict[str, Any], folder: Path) -> Loaded:
     if "verified" in message:
         return measuring.Loaded()
     if "problem" not in message:
-        function, error = uploaded.load(message["upload"], folder)
-        return measuring.Loaded(function=function, error=error)
+        return uploaded.load(message["upload"], folder)
     try:
         return measuring.Loaded(op=uploaded.load_problem(message["problem"], folder))
     except Exception as error:  # noqa: BLE001  # the job's process reports any error

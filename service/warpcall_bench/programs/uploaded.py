@@ -13,10 +13,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs import problem_source
+from warpcall_bench.programs.setup_function import setup_of
 from warpcall_bench.programs.source_check import described, text
 from warpcall_bench.runs.messages import Upload
 from warpcall_kernels import InvalidInput, Op, interpreter, measuring
-from warpcall_kernels.measuring import Implementation
+from warpcall_kernels.execution.setup import set_up_at_first_call
+from warpcall_kernels.measuring import Implementation, Loaded
 from warpcall_kernels.op import launch
 from warpcall_kernels.op.declaration import ParamValue
 
@@ -38,7 +40,7 @@ def mend_interpreter() -> None:
         interpreter.mend()
 
 
-def load(upload: Upload, folder: Path) -> tuple[Function | None, Exception | None]:
+def load(upload: Upload, folder: Path) -> Loaded:
     """Import an uploaded implementation.
 
     Args:
@@ -46,17 +48,20 @@ def load(upload: Upload, folder: Path) -> tuple[Function | None, Exception | Non
             must stay until the last case is measured.
 
     Returns:
-        Its function, or the error for which there is none.
+        Its function with its setup, or the error for which there is none.
     """
     stem = upload["name"].rpartition("/")[2].partition("@")[0]
     try:
         module = _import(upload["source"], folder / "upload" / f"{stem}.py", MODULE)
         function = getattr(module, upload["function"])
+        setup = setup_of(module, function)
     except Exception as raised:  # noqa: BLE001  # uploaded code may raise anything
-        return None, raised
+        return Loaded(error=raised)
     except BaseException as raised:  # noqa: BLE001
-        return None, _as_exception(raised)
-    return _failing_alone(function), None
+        return Loaded(error=_as_exception(raised))
+    return Loaded(
+        function=_failing_alone(function), setup=None if setup is None else _failing_alone(setup)
+    )
 
 
 def load_problem(problem: ProblemSource, folder: Path) -> Op:
@@ -85,8 +90,7 @@ def register(uploads: Sequence[Upload], folder: Path) -> None:
     One that cannot be imported is registered, too: it fails in each case with that error.
     """
     for upload in uploads:
-        function, error = load(upload, folder)
-        builder = _builder(function, error)
+        builder = _builder(load(upload, folder))
         measuring.register(Implementation(upload["name"], "uploaded", builder, (upload["op"],)))
 
 
@@ -101,16 +105,15 @@ def _import(source: str, file: Path, module_name: str) -> ModuleType:
     return module
 
 
-def _builder(
-    function: Function | None, error: Exception | None
-) -> Callable[[Op, Mapping[str, ParamValue]], Function]:
+def _builder(loaded: Loaded) -> Callable[[Op, Mapping[str, ParamValue]], Function]:
+    function, error = loaded.function, loaded.error
     traceback = None if error is None else error.__traceback__
 
     def build(op: Op, params: Mapping[str, ParamValue]) -> Function:
         if error is not None:
             raise error.with_traceback(traceback)
         assert function is not None
-        return functools.partial(function, **params)
+        return set_up_at_first_call(function, loaded.setup, params)
 
     return build
 

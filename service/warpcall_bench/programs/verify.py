@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs import compile_only, source_check
+from warpcall_bench.programs.setup_function import refused_setup, setup_of
 from warpcall_bench.programs.source_check import Answers, Refused, described, text
 from warpcall_bench.runs.messages import MAX_REASON_CHARS
 from warpcall_service.processes.imports import quick_imports
@@ -97,9 +98,10 @@ def _loaded(request: VerifyRequest, op: Op, file: Path, target: Architecture) ->
     use_driver(target)
     with pretending(target):
         module = source_check.import_source(file)
-    return Recorded(
-        function=function_of(module, request["function"]), module=module, declaration=launches
-    )
+    function = function_of(module, request["function"])
+    if setup_of(module, function) is not None:
+        raise Refused(refused_setup(request["function"]), "function")
+    return Recorded(function=function, module=module, declaration=launches)
 
 
 def _recorded(

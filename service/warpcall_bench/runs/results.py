@@ -175,6 +175,7 @@ class CaseModel(Strict):
     tags: Tags
     readings: ReadingsModel | None = None
     compile_s: Number = 0.0
+    setup_s: Number = 0.0
     race: RaceModel | None = None
 
 

@@ -55,6 +55,7 @@ class Outcome:
         device_s: seconds for which it had the device.
         device_wait_s: seconds for which it waited for the device, between its blocks as well.
         compile_s: seconds for which the implementations of its measured cases were compiled.
+        setup_s: seconds of the setups of uploads in its measured cases.
     """
 
     exit_class: ExitClass
@@ -64,6 +65,7 @@ class Outcome:
     took_s: float
     device_wait_s: float = 0.0
     compile_s: float = 0.0
+    setup_s: float = 0.0
 
 
 class Run:
@@ -105,7 +107,7 @@ class Run:
         self._ended_at: float | None = None  # when the job's process said that it ends
         self._ready = False
         self._waiting_for_device = False
-        self._device_s = self._device_wait_s = self._compile_s = 0.0
+        self._device_s = self._device_wait_s = self._compile_s = self._setup_s = 0.0
         self.on_device_time: Callable[[float], None] = lambda seconds: None
 
     def stop(self, exit_class: ExitClass, detail: str) -> None:
@@ -184,7 +186,7 @@ class Run:
             self._release()
         exit_class, detail = self._how_it_ended(report)
         took_s = time.monotonic() - self._began
-        times = self._device_s, took_s, self._device_wait_s, self._compile_s
+        times = self._device_s, took_s, self._device_wait_s, self._compile_s, self._setup_s
         return Outcome(exit_class, detail, tuple(sorted(left)), *times)
 
     async def _wait_for_reaper(self, reaper: ChildProcess) -> ReaperReport | None:
@@ -280,6 +282,7 @@ class Run:
                 self._on_event(Progress(value))
             case "result":
                 self._compile_s += value["case"].get("compile_s", 0.0)
+                self._setup_s += value["case"].get("setup_s", 0.0)
                 self._on_event(CaseMeasured(value["position"], value["case"]))
             case "profile" | "printed":
                 if value is not None:

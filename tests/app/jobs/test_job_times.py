@@ -20,7 +20,7 @@ from warpcall_bench.jobs import lifecycle
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.runner import Outcome
 
-TIMES = {"device_wait_s": 0.75, "device_s": 12.5, "compile_s": 3.25}
+TIMES = {"device_wait_s": 0.75, "device_s": 12.5, "compile_s": 3.25, "setup_s": 0.75}
 HTML = {"accept": "text/html"}
 
 
@@ -38,8 +38,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     store.migrate()
     job_id = submit(store, "local", implementations=IMPLEMENTATIONS)
     for outcome in (  # the first run is interrupted by an orderly stop of its server
-        Outcome("interrupted", "", (), 2.5, 4.0, device_wait_s=0.25, compile_s=1.25),
-        Outcome("ok", "", (), 10.0, 20.0, device_wait_s=0.5, compile_s=2.0),
+        Outcome("interrupted", "", (), 2.5, 4.0, device_wait_s=0.25, compile_s=1.25, setup_s=0.25),
+        Outcome("ok", "", (), 10.0, 20.0, device_wait_s=0.5, compile_s=2.0, setup_s=0.5),
     ):
         claimed = claim(store)
         assert claimed is not None
@@ -87,6 +87,7 @@ def test_the_page_of_a_job_says_where_its_time_went(lab: Lab) -> None:
     older = lab.http.get(f"/jobs/{lab.older}", headers=HTML).text
 
     assert "had it for 12" in page
+    assert "set up for 1 s" in page
     assert "on gpu-box" in page
     assert "had it for" not in older
 

@@ -172,9 +172,9 @@ def _measured(request: Request, starter: Starter) -> dict[str, Any]:
     for name, source in request.sources.items():
         upload = {"name": name, "function": FUNCTION[request.op], "source": source}
         if rules.PROCESS in request.off:
-            function, error = uploaded.load(upload, Path(request.folder))  # type: ignore[arg-type]
-            assert function is not None, error
-            measuring.register(_in_this_process(name, request.op, function))
+            loaded = uploaded.load(upload, Path(request.folder))  # type: ignore[arg-type]
+            assert loaded.function is not None, loaded.error
+            measuring.register(_in_this_process(name, request.op, loaded.function))
             continue
         process = measuring.RemoteProcess(starter.start, upload)
         measuring.register(measuring.remote_implementation(name, request.op, process))
@@ -304,8 +304,7 @@ def _be_upload(request: Request, fd: int, count: int) -> NoReturn:
     def load(upload: Any) -> measuring.Loaded:
         folder = Path(request.folder, f"{count}-{os.getpid()}")
         folder.mkdir()
-        function, error = uploaded.load(upload, folder)
-        return measuring.Loaded(function=function, error=error)
+        return uploaded.load(upload, folder)
 
     measuring.serve(socket.socket(fileno=fd), load, "cpu")
     os._exit(0)

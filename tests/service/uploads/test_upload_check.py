@@ -13,6 +13,7 @@ from warpcall_bench.runs.messages import CheckRequest
 
 pytestmark = pytest.mark.slow
 
+TRITON_KERNELS = {"language": "triton", "launches": None}
 GOOD = "def permute(x, dims):\n    return x\n"
 
 
@@ -36,6 +37,35 @@ def check(folder: Path, source: str, **changes: Any) -> dict[str, str] | None:
 def test_a_good_source_is_described_by_its_docstring(tmp_path: Path) -> None:
     assert check(tmp_path, PLAIN) == {"doc": "Permute in plain torch."}
     assert check(tmp_path, TRITON + "\nprint('hello')\n") == {"doc": ""}
+
+
+def test_a_function_that_takes_state_needs_a_setup_that_takes_the_same(tmp_path: Path) -> None:
+    takes = "def permute(x, dims, state):\n    return x\n"
+    setup = "def setup(x, dims):\n    return dims\n"
+
+    assert check(tmp_path, takes + setup) == {"doc": ""}
+    # Without a function `setup`, a default is the state, as of any other argument.
+    assert check(tmp_path, takes.replace("state", "state=None")) == {"doc": ""}
+    # A function `setup` of a file whose function takes no state is a function as any other.
+    assert check(tmp_path, GOOD + "def setup():\n    pass\n") == {"doc": ""}
+
+
+@pytest.mark.parametrize(
+    ("setup", "changes", "error"),
+    [
+        ("", {}, "takes state, which a function setup of the same file must return"),
+        ("def setup(x):\n    pass\n", {}, "setup must take the inputs and parameters of permute"),
+        ("def setup(x, dims):\n    pass\n", {"verified": TRITON_KERNELS}, "cannot have a setup"),
+        ("def setup(x, dims, state):\n    pass\n", {"params": ["dims", "state"]}, "rename"),
+    ],
+)
+def test_a_setup_that_cannot_be_called_is_refused(
+    setup: str, changes: dict[str, Any], error: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, "def permute(x, dims, state):\n    return x\n" + setup, **changes)
+
+    assert answer is not None
+    assert error in answer["error"]
 
 
 @pytest.mark.parametrize(
