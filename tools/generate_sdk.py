@@ -12,7 +12,7 @@ import keyword
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class {name}(ABC):
     @abstractmethod
     {begin}def {runner}
 '''
+INTS = "from warpcall._extras.arguments import ints"
 CALL = '''call(
         self,
         name: str,
@@ -158,6 +159,8 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
     """
     texts = {}
     for file, (about, imports, flavours) in FILES.items():
+        if any(map(_positional, found.values())):
+            imports = "\n".join(sorted([*imports.split("\n"), INTS]))
         text = HEAD.format(about=about, imports=imports)
         for flavour in flavours:
             methods = "\n".join(_method(op, flavour) for op in found.values())
@@ -179,25 +182,38 @@ def _method(op: Op, flavour: Flavour) -> str:
         raise ValueError(f"{op.name} cannot have an argument named {name_taken}")
     inputs = sorted(op.inputs, key=lambda i: i.optional)
     arguments = ["self", *(_input(i, flavour.takes) for i in inputs)]
-    options = list(map(_param, op.params))
+    star, options = "*", op.params
+    values = {p.name: p.name for p in op.params}
+    if positional := _positional(op):
+        arguments.append(f"{positional.name}: int | Sequence[int]")
+        star, options = "*further: int", tuple(p for p in op.params if p != positional)
+        values[positional.name] = f'ints("{positional.name}", {positional.name}, further)'
+    named = list(map(_param, options))
     if not flavour.lazy:
-        options.append("timeout_s: float | None = None")
-    if options:
-        arguments += ["*", *options]
+        named.append("timeout_s: float | None = None")
+    if named or positional:
+        arguments += [star, *named]
     doc = f'"""{flavour.doc.format(name=name)}"""' if flavour.doc else _docstring(op, flavour)
-    values = ", ".join(_output(o, flavour) for o in op.outputs)
+    outputs = ", ".join(_output(o, flavour) for o in op.outputs)
     lines = [
         f"{flavour.begin}def {name}({', '.join(arguments)}) -> {_return_type(op, flavour)}:",
         textwrap.indent(doc, "    ", _is_filled),
         f"    answer = {flavour.run}(",
         f'        "{op.name}",',
-        f"        {_mapping(i.name for i in op.inputs)},",
-        f"        {_mapping(p.name for p in op.params)},",
+        f"        {_mapping({i.name: i.name for i in op.inputs})},",
+        f"        {_mapping(values)},",
         "" if flavour.lazy else "        timeout_s=timeout_s,",
         "    )",
-        f"    return {values}",
+        f"    return {outputs}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _positional(op: Op) -> Param | None:
+    """The integers that follow the inputs as torch takes them: permute(x, (1, 0)), permute(x, 1, 0)."""
+    if any(i.optional for i in op.inputs):
+        return None
+    return next((p for p in op.params if p.required and p.kind == "ints"), None)
 
 
 def _input(declared: Input, kind: str) -> str:
@@ -227,8 +243,8 @@ def _output(output: Output, flavour: Flavour) -> str:
     return f'answer.{"outputs.get" if output.when else "output"}("{output.name}")'
 
 
-def _mapping(names: Iterable[str]) -> str:
-    return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+def _mapping(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in values.items()) + "}"
 
 
 def _docstring(op: Op, flavour: Flavour) -> str:

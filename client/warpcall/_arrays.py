@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "torch.Tensor")
+# What an input may be in place of an array, if numpy makes a tensor of numbers of it.
+Numbers: TypeAlias = bool | int | float | Sequence[Any]
+PLAIN = (bool, int, float, list, tuple, np.generic)
 
 # The wire is little-endian. Arrays of another byte order are swapped before they are sent.
 _WIRE_ORDER: Literal["<"] = "<"
@@ -96,6 +99,73 @@ def kind_of(inputs: Mapping[str, ArrayT]) -> Kind[ArrayT]:
 def is_array(value: object) -> bool:
     """Whether `value` is a numpy array or a torch tensor."""
     return isinstance(value, np.ndarray) or _is_tensor(value)
+
+
+def arrays_of(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inputs, with arrays in place of Python's numbers and lists of numbers.
+
+    They become arrays of the library and the device of the others. A float beside floats takes
+    their dtype, as in torch, and so does an integer beside integers, if they reach its value. All
+    others are as numpy makes them: int64, float64 or bool.
+
+    Raises:
+        InvalidInput: a list is not one of numbers of one shape, or a number needs more than 64
+            bits.
+    """
+    given = {name: value for name, value in inputs.items() if isinstance(value, PLAIN)}
+    if not given:
+        return inputs
+    others = [value for name, value in inputs.items() if value is not None and name not in given]
+    like = next((value for value in others if is_array(value)), None)
+    dtype = next((_numpy_dtype(v.dtype) for v in others if hasattr(v, "dtype")), None)
+    made: dict[str, Any] = {name: _array(name, value, dtype) for name, value in given.items()}
+    if _is_tensor(like):
+        kind: Kind[Any] = Kind(like.device)
+        made = {name: _as_kind(name, array, kind) for name, array in made.items()}
+    return {**inputs, **made}
+
+
+def _array(name: str, value: object, dtype: np.dtype[Any] | None) -> Array:
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):  # lists of several lengths
+        array = np.asarray(None)
+    if array.size == 0:
+        return array.astype(dtype) if dtype is not None else array
+    if array.dtype not in NUMPY_DTYPES.values():
+        raise InvalidInput(
+            f"{name} must be a number or a list of numbers of one shape, of 64 bits at most, "
+            f"got {value!r:.60}",
+            field=name,
+        )
+    if dtype is None or _is_integer(array.dtype) is not _is_integer(dtype):
+        return array
+    if isinstance(value, np.generic):  # it has a dtype that its owner chose
+        return array
+    if _is_integer(dtype):
+        reach = np.iinfo(dtype)
+        if int(array.min()) < reach.min or int(array.max()) > reach.max:
+            return array
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool | None:
+    """Whether it is one of integers; None for bool."""
+    return None if dtype.kind == "b" else dtype.kind in "iu"
+
+
+def _numpy_dtype(dtype: object) -> np.dtype[Any] | None:
+    """The dtype of an array or a stored tensor; None if numpy has none for it."""
+    if isinstance(dtype, np.dtype):
+        return dtype
+    name = str(dtype).removeprefix("torch.")
+    return next((known for known in NUMPY_DTYPES.values() if str(known) == name), None)
+
+
+def _as_kind(name: str, array: Array, kind: Kind[Any]) -> Any:
+    flat = _from_numpy(name, array)
+    return kind.build(flat.data.copy(), flat.info)
 
 
 def flatten(name: str, value: object) -> Flat:

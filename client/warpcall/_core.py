@@ -10,7 +10,7 @@ from typing import Any
 
 from warpcall import wire
 from warpcall._answer import Answer
-from warpcall._arrays import ArrayT, Kind, kind_of
+from warpcall._arrays import ArrayT, Kind, arrays_of, kind_of
 from warpcall._body import decode_all, encode
 from warpcall._config import Config
 from warpcall._extras.arguments import check_timeout
@@ -89,6 +89,7 @@ class Core(Exchanges, Facts):
             InvalidInput: autograd wants a gradient of an input, and the call would lose it.
         """
         given = {k: v for k, v in params.items() if v is not None}
+        inputs = arrays_of(inputs)
         ids = {wire.EVERY: new_id()} if store else {}
         op = wire.op_name(name)
         if not needing_gradients(inputs):

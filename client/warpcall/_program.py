@@ -7,7 +7,7 @@ from typing import Any
 
 from warpcall import wire
 from warpcall._answer import Answer
-from warpcall._arrays import is_array
+from warpcall._arrays import arrays_of, is_array
 from warpcall._blocking import run_now, untraced
 from warpcall._core import Core
 from warpcall._extras.gradients import refuse_gradients
@@ -32,6 +32,7 @@ class Steps(ProgramOps, Suggests):
         self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
         """Add a step that runs any op. Nothing runs before `run`."""
+        inputs = arrays_of(inputs)
         name = f"{op.replace('-', '_').replace('.', '_')}_{len(self._steps) + 1}"
         self._steps.append(
             {

@@ -14,7 +14,7 @@ from warpcall._tensors import BaseStoredTensor
 if TYPE_CHECKING:
     import torch
 
-    from warpcall._arrays import Array
+    from warpcall._arrays import Array, Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,5 @@ class Step:
         return Ref(self, output)
 
 
-StepInput: TypeAlias = "Array | torch.Tensor | BaseStoredTensor[Any] | Ref"  # an input of a step
+# An input of a step.
+StepInput: TypeAlias = "Array | torch.Tensor | BaseStoredTensor[Any] | Ref | Numbers"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpcall import wire
-from warpcall._arrays import CODES, NUMPY_DTYPES, ArrayT, Kind
+from warpcall._arrays import CODES, NUMPY_DTYPES, ArrayT, Kind, Numbers
 from warpcall._blocking import run_now, untraced
 from warpcall._extras.tables import html_table
 from warpcall._nodes.exchanges import Exchanges
@@ -132,7 +132,8 @@ class AsyncStoredTensor(BaseStoredTensor[ArrayT]):
         await self.delete()
 
 
-TensorInput: TypeAlias = ArrayT | BaseStoredTensor[ArrayT]  # an input of a call
+# An input of a call: an array, a stored tensor, or a number or list of numbers.
+TensorInput: TypeAlias = ArrayT | BaseStoredTensor[ArrayT] | Numbers
 
 
 def split(

@@ -66,9 +66,13 @@ def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: st
     parameters = inspect.signature(method).parameters
 
     own = {"self"} if client is Program else {"self", "timeout_s"}
+    if name == "permute":  # as torch has it: permute(x, (1, 0)) and permute(x, 1, 0)
+        assert parameters["dims"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        assert parameters["further"].kind is inspect.Parameter.VAR_POSITIONAL
+        own |= {"further"}
     assert set(parameters) == {*own, *(i.name for i in op.inputs), *(p.name for p in op.params)}
     for p in op.params:
-        assert parameters[p.name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert p.name == "dims" or parameters[p.name].kind is inspect.Parameter.KEYWORD_ONLY
         if not p.required:
             assert parameters[p.name].default == p.default
     assert inspect.iscoroutinefunction(method) is (client in (AsyncClient, AsyncStoredOps))

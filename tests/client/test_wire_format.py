@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall import InvalidInput
-from warpcall._arrays import NUMPY_DTYPES, Array, Kind, flatten, kind_of
+from warpcall._arrays import NUMPY_DTYPES, Array, Kind, arrays_of, flatten, kind_of
 from warpcall._body import decode, encode
 from warpcall.dtypes import ITEMSIZE
 from warpcall.wire import TensorInfo, header_nbytes
@@ -195,6 +195,63 @@ def test_a_contiguous_array_is_not_copied() -> None:
 def test_what_cannot_travel_is_refused_by_name(value: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         encode({"x": value}, {})
+
+    assert caught.value.field == "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "expected"),
+    [
+        (2, np.int32, np.int32),
+        (300, np.uint8, np.int64),  # of which no uint8 is equal
+        (-1, np.uint64, np.int64),
+        (2, np.float32, np.int64),  # as lengths of rows of floats are
+        (2.5, np.int32, np.float64),
+        (2.5, np.float16, np.float16),
+        (0.1, ml_dtypes.bfloat16, ml_dtypes.bfloat16),
+        (1e300, np.float32, np.float32),
+        (True, np.int32, np.bool_),
+        ([1, 2], np.int16, np.int16),
+        ((1, 70_000), np.int16, np.int64),
+        ([[0.5, 1], [2, 3]], np.float32, np.float32),
+        ([], np.int8, np.int8),
+        (np.float64(0.1), np.float32, np.float64),
+        (2**63, np.int64, np.uint64),
+    ],
+    ids=str,
+)
+def test_numbers_and_lists_take_the_dtype_beside_them_if_it_has_their_values(
+    value: Any, other: npt.DTypeLike, expected: npt.DTypeLike
+) -> None:
+    for like in (np.zeros(2, other), torch.zeros(2, dtype=torch_dtype(np.dtype(other)))):
+        made = arrays_of({"a": like, "b": value, "c": None})
+
+        b = made["b"]
+        assert type(b) is type(like)
+        assert made["a"] is like
+        assert made["c"] is None
+        assert str(b.dtype).removeprefix("torch.") == np.dtype(expected).name
+        assert tuple(b.shape) == np.shape(value)
+        with np.errstate(over="ignore"):
+            assert np.asarray(b.tolist()).tolist() == np.asarray(value, expected).tolist()
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    found = getattr(torch, dtype.name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def test_lists_without_arrays_become_numpy_arrays() -> None:
+    made = arrays_of({"a": [1, 2], "b": 0.5})
+
+    assert (made["a"].dtype, made["b"].dtype) == (np.int64, np.float64)
+
+
+@pytest.mark.parametrize("value", [[1, [2]], ["a"], [None], 2**64, [object()], [1, "a"]], ids=str)
+def test_lists_that_are_no_numbers_are_refused_by_name(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="x must be a number or a list of numbers") as caught:
+        arrays_of({"x": value})
 
     assert caught.value.field == "x"
 

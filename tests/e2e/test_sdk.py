@@ -72,6 +72,46 @@ def test_numpy_arrays_of_every_dtype_come_back_permuted(
     assert y.tobytes() == x.T.tobytes()
 
 
+def test_dims_are_given_as_torch_takes_them(gpu: Client) -> None:
+    x = np.arange(24).reshape(2, 3, 4)
+    program = gpu.program()
+    ways = {
+        "one by one": gpu.permute(x, 2, 0, 1),
+        "a sequence": gpu.permute(x, (2, 0, 1)),
+        "by name": gpu.permute(x, dims=(2, 0, 1)),
+        "one dim": gpu.permute(x.reshape(-1), 0).reshape(2, 3, 4).transpose(2, 0, 1),
+        "stored": gpu.stored.permute(x, 2, 0, 1).get(),
+        "a program": program.run(y=program.permute(x, 2, 0, 1)).outputs["y"],
+    }
+
+    for way, y in ways.items():
+        np.testing.assert_array_equal(y, x.transpose(2, 0, 1), err_msg=way)
+    with pytest.raises(InvalidInput, match=r"dims must be integers, or one sequence of them") as e:
+        gpu.permute(x, (2, 0), 1)
+    assert e.value.field == "dims"
+
+
+def test_isin_takes_numbers_and_lists_as_torch_and_numpy_do(gpu: Client) -> None:
+    x = torch.tensor([[0.1, 2.0], [3.0, -0.0]])
+    program = gpu.program()
+
+    found = {
+        "number": (gpu.isin(x, 0.1), torch.isin(x, 0.1)),
+        "integer": (gpu.isin(x, 2), torch.isin(x, 2)),
+        "list": (gpu.isin(x, [2.0, 0.0]), torch.isin(x, torch.tensor([2.0, 0.0]))),
+        "of a number": (gpu.isin(2, x), torch.isin(2, x)),
+        "in a program": (
+            program.run(y=program.isin(x, [3.0])).outputs["y"],
+            torch.isin(x, torch.tensor([3.0])),
+        ),
+    }
+    arrays = gpu.isin([[1, 2], [3, 4]], [2, 4])
+
+    for way, (ours, theirs) in found.items():
+        assert torch.equal(ours, theirs), way
+    np.testing.assert_array_equal(arrays, [[False, True], [False, True]])
+
+
 def test_an_op_is_found_with_underscores_or_with_hyphens(gpu: Client) -> None:
     x = np.zeros((1, 2), np.float32)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from warpcall.errors import InvalidInput
 
@@ -27,6 +27,23 @@ def check_header_values(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
             raise InvalidInput(f"{name} must be printable ASCII, got {value!r:.60}", field=name)
+
+
+def ints(field: str, first: int | Sequence[int], further: Sequence[int]) -> Sequence[int]:
+    """Integers that were given one by one, as in torch, or as one sequence.
+
+    Raises:
+        InvalidInput: a sequence is followed by integers.
+    """
+    if isinstance(first, SupportsIndex):
+        return first, *further
+    if further:
+        raise InvalidInput(
+            f"{field} must be integers, or one sequence of them, got {first!r:.60} and "
+            f"{', '.join(map(repr, further)):.60}",
+            field=field,
+        )
+    return first
 
 
 def split_arguments(

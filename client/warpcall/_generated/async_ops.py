@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from warpcall._answer import Answer
 from warpcall._arrays import ArrayT
+from warpcall._extras.arguments import ints
 from warpcall._tensors import TensorInput
 
 
@@ -213,7 +214,11 @@ class AsyncOps(ABC):
         return answer.output("grad_x")
 
     async def permute(
-        self, x: TensorInput[ArrayT], *, dims: Sequence[int], timeout_s: float | None = None
+        self,
+        x: TensorInput[ArrayT],
+        dims: int | Sequence[int],
+        *further: int,
+        timeout_s: float | None = None,
     ) -> ArrayT:
         """Reorder the dims of a tensor, as a new contiguous one.
 
@@ -236,7 +241,7 @@ class AsyncOps(ABC):
         answer = await self.call(
             "permute",
             {"x": x},
-            {"dims": dims},
+            {"dims": ints("dims", dims, further)},
             timeout_s=timeout_s,
         )
         return answer.output("out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from warpcall._extras.arguments import ints
 from warpcall._steps import Ref, Step, StepInput
 
 
@@ -177,7 +178,7 @@ class ProgramOps(ABC):
         )
         return answer["grad_x"]
 
-    def permute(self, x: StepInput, *, dims: Sequence[int]) -> Ref:
+    def permute(self, x: StepInput, dims: int | Sequence[int], *further: int) -> Ref:
         """Reorder the dims of a tensor, as a new contiguous one.
 
         Equivalent to `x.permute(dims).contiguous()`.
@@ -197,7 +198,7 @@ class ProgramOps(ABC):
         answer = self.step(
             "permute",
             {"x": x},
-            {"dims": dims},
+            {"dims": ints("dims", dims, further)},
         )
         return answer["out"]
 

@@ -107,7 +107,7 @@ def test_a_socks_proxy_says_which_package_it_needs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ALL_PROXY", "socks5h://proxy.lab:1080")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    with pytest.raises(InvalidInput, match="ALL_PROXY names a SOCKS proxy, for which .* socksio"):
+    with pytest.raises(InvalidInput, match=r"ALL_PROXY names a SOCKS proxy, for which .* socksio"):
         proxy_for(configure_one("https://gpu-box", None))
 
 
