@@ -6,8 +6,9 @@
 
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
-which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards. What runs in a
-sandbox is started with exec, and so are upload processes, in which Triton interprets kernels.
+which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards, also the upload
+processes. Those in which Triton interprets kernels, or that set Triton's variables, import Triton and
+what uses it anew (`_forget_triton`). What runs in a sandbox is started with exec.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -35,14 +37,26 @@ from typing import Any, NoReturn
 from tests import likeness
 
 ROOT = str(Path(__file__).parents[1])
-BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file there
+# In PYTHONPATH: see the `sitecustomize.py` there, which forks run after they have imported everything.
+BRIEF_JOBS, CLOCK = (f"{ROOT}/tests/service/{name}" for name in ("brief_jobs", "clock"))
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_bench.runs.reaper"
-CHECKS = ("problem", "sources", "upload")
-BELOW_REAPERS = {
+CHECKS = ("module_check", "plan_check", "problem_check", "sources_check", "upload_check")
+UPLOADS = ("profile_main", "record_main", "upload_main")
+PROGRAMS = {
     f"warpcall_bench.programs.{name}"
-    for name in ("explain", "job_main", "module_check", *(f"{of}_check" for of in CHECKS))
+    for name in ("explain", "job_main", "verify", *CHECKS, *UPLOADS)
 }
+# They set variables that Triton reads when it is imported, before they import it.
+SET_VARIABLES = {f"warpcall_bench.programs.{name}" for name in ("record_main", "verify")}
+# Triton decides when it is imported whether it interprets kernels, and these import it.
+USE_TRITON = (
+    "triton.",
+    "warpcall_kernels.",
+    "warpcall_bench.programs.",
+    "warpcall_bench.profilers.",
+)
+NATIVE = "triton._C."  # it decides nothing, and can be loaded only once
 TEMPLATE = "template of workers"  # the command line of a server's second template
 INSTALLED = [
     folder for folder in sys.path if folder not in ("", ROOT)
@@ -69,7 +83,7 @@ CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x100
 
 def has_path_of_forks(env: Mapping[str, str]) -> bool:
     """Whether nothing in PYTHONPATH takes the place of what the template has imported or run."""
-    folders = {*_path(env)} - {ROOT, BRIEF_JOBS}
+    folders = {*_path(env)} - {ROOT, BRIEF_JOBS, CLOCK}
     return not any(Path(folder, name).exists() for folder in folders for name in OTHERS)
 
 
@@ -87,7 +101,7 @@ def _receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 class Child(subprocess.Popen[Any]):
-    """What a forked server starts in place of Popen: its template forks workers and reapers.
+    """What a forked server starts in place of Popen: its template forks workers, reapers and programs.
 
     Attributes:
         template: the socket of the template, one for the process.
@@ -98,13 +112,17 @@ class Child(subprocess.Popen[Any]):
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
-        ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in (WORKER, REAPER)
+        ours = list(args[:3]) == [sys.executable, "-P", "-m"]
+        ours = ours and args[3] in (WORKER, REAPER, *PROGRAMS)
         if not ours or not has_path_of_forks(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         request = {"args": args, "env": {**env}, "cwd": str(Path.cwd()), "fds": [*pass_fds]}
         os.close(os.dup(0))  # raises OSError where no descriptor is left, as a real start would
-        send(self.template, request, [p2cread, c2pwrite, errwrite, *pass_fds])
+        fds = [
+            given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))
+        ]
+        send(self.template, request, [*fds, *pass_fds])
         self.pid = int.from_bytes(self.template.recv(4), "little")
         self._child_created = True
         if group >= 0:
@@ -114,25 +132,24 @@ class Child(subprocess.Popen[Any]):
 
 
 class _BelowReaper(subprocess.Popen[Any]):
-    """What a forked reaper starts in place of Popen: it forks the process that it guards."""
+    """What a forked reaper starts in place of Popen: it forks the processes that it guards."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        (_, _, _, pass_fds, *_), p2cread = rest, rest[9]
-        # Triton has been imported here, and read this variable then.
-        interprets = "TRITON_INTERPRET" in os.environ
-        ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in BELOW_REAPERS
-        if not ours or interprets:
+        (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
+        p2cread, _, _, c2pwrite, _, errwrite, *_ = others
+        env = os.environ if env is None else env
+        ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in PROGRAMS
+        if not ours or not has_path_of_forks(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         self.pid = os.fork()
         if not self.pid:
             os.setsid()
-            request = {"args": args, "env": {**os.environ}, "cwd": str(Path.cwd())}
-            fds = {0: p2cread, 1: 1, 2: 2, **{fd: fd for fd in pass_fds}}
-            _become(request, fds, [])
-            if BRIEF_JOBS in sys.path:
-                runpy.run_path(f"{BRIEF_JOBS}/sitecustomize.py")
-            _run(sys.modules[args[3]].main)
+            request = {"args": args, "env": {**env}, "cwd": str(Path.cwd())}
+            given = enumerate((p2cread, c2pwrite, errwrite))
+            fds = {own: fd if fd != -1 else own for own, fd in given}
+            _become(request, {**fds, **{fd: fd for fd in pass_fds}}, [])
+            _run_module(args[3])
         self._child_created = True
         self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
 
@@ -141,6 +158,7 @@ def template(fd: int) -> None:
     """Import what the server's processes need, and fork them until pytest's process has ended."""
 
     import alembic.command  # noqa: F401  # each server migrates a database
+    import torch
 
     import warpcall_bench.jobs.drain
     import warpcall_bench.programs.explain
@@ -148,10 +166,15 @@ def template(fd: int) -> None:
     import warpcall_bench.programs.job_main
     import warpcall_bench.programs.module_check
     import warpcall_bench.programs.operator_code
+    import warpcall_bench.programs.plan_check
     import warpcall_bench.programs.problem_check
+    import warpcall_bench.programs.profile_main
+    import warpcall_bench.programs.record_main
     import warpcall_bench.programs.sources_check
     import warpcall_bench.programs.upload_check
+    import warpcall_bench.programs.upload_main
     import warpcall_bench.programs.uploaded
+    import warpcall_bench.programs.verify
     import warpcall_bench.runs.reaper
     import warpcall_bench.services  # noqa: F401
     import warpcall_kernels
@@ -168,6 +191,7 @@ def template(fd: int) -> None:
     from warpcall_bench.pages.view import load_templates
 
     warpcall_kernels.ops()
+    _ = torch.empty(1, device="meta") + 1  # the first such call imports for a second
     load_templates()  # it takes 0.3 s of CPU, which each server would take again
     load_highlighter()
     assert len(os.listdir("/proc/self/task")) == 1, "a fork has one thread only"  # noqa: PTH208
@@ -224,6 +248,7 @@ def _serve(request: dict[str, Any], fds: list[int]) -> NoReturn:
     Child.template = socket.socket(fileno=high)
     subprocess.Popen = Child  # type: ignore[misc]
     _become(request, dict(enumerate(fds)), [high])
+    _customize()
     import warpcall_service.cli
 
     _run(warpcall_service.cli.main)
@@ -256,12 +281,36 @@ def _clone_workers(source: socket.socket) -> NoReturn:
             for name, number in MALLOPT.items():
                 if name in os.environ:
                     ctypes.CDLL(None).mallopt(number, int(os.environ[name]))
-            subprocess.Popen = _BelowReaper  # type: ignore[misc]
-            _run(sys.modules[request["args"][3]].main)
+            _run_module(request["args"][3])
         for fd in fds:
             os.close(fd)
         source.send(pid.to_bytes(4, "little"))
     os._exit(0)
+
+
+def _run_module(name: str) -> NoReturn:
+    """Be a worker, a reaper or a program of the platform, in a fork of a template."""
+    if name == REAPER:
+        subprocess.Popen = _BelowReaper  # type: ignore[misc]
+    if name in PROGRAMS and ("TRITON_INTERPRET" in os.environ or name in SET_VARIABLES):
+        _forget_triton()
+    _customize()
+    _run(importlib.import_module(name).main)
+
+
+def _customize() -> None:
+    """Do what Python does at its start if a folder in PYTHONPATH has a `sitecustomize.py`."""
+    for folder in sys.path:
+        if folder in (BRIEF_JOBS, CLOCK):
+            runpy.run_path(f"{folder}/sitecustomize.py")
+            return
+
+
+def _forget_triton() -> None:
+    """Let Triton, and what uses it, be imported anew: in 0.1 s, which is a tenth of an import of torch."""
+    for name in [*sys.modules]:
+        if f"{name}.".startswith(USE_TRITON) and not f"{name}.".startswith(NATIVE):
+            del sys.modules[name]
 
 
 def _clone() -> int:
@@ -287,6 +336,7 @@ def _become(request: dict[str, Any], fds: dict[int, int], kept: list[int]) -> No
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _set_descriptors(fds, kept)
+    _open_streams()
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -309,6 +359,14 @@ def _set_descriptors(wanted: dict[int, int], kept: Sequence[int]) -> None:
     for number, fd in high.items():
         os.dup2(fd, number)
         os.close(fd)
+
+
+def _open_streams() -> None:
+    """Open stdout and stderr as the interpreter does: those of the template may have been files."""
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]  # noqa: SIM115
+        2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
 
 
 def _above(fd: int) -> int:

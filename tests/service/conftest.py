@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.forks import forked_workers
 from tests.servers import Server, running_server
 from tests.service.databases import Database, new_database
 from tests.service.fixtures import postgres, sqlite, still_works, tensor_client
@@ -33,6 +34,16 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def forked_programs() -> Iterator[None]:
+    """Let workers, reapers and programs that the tests of a file start be forks: see tests/forks.py.
+
+    What runs in a sandbox is started with exec nevertheless.
+    """
+    with forked_workers():
+        yield
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

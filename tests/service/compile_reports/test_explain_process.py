@@ -13,6 +13,8 @@ import pytest
 from tests.service.worker.processes import started
 from warpcall_service.lanes.messages import frame, read_frame
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 HASHED_BYTES = 200 << 20  # less than what Triton reads of its own files for the keys of its cache
 REQUEST: dict[str, Any] = {
     "op": "permute",

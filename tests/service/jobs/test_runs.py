@@ -105,7 +105,7 @@ def test_an_implementation_that_misbehaves_ends_its_job_and_nothing_else(
 def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behind(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, implementations=["fork", "wrong", "refuse"], cases=BUSY[:40])
+    job = submit(http, implementations=["fork", "wrong", "refuse"], cases=BUSY[:15])
     reached(http, job, lambda found: found["state"] == "running")
     sleeper = next(p for p in with_its_sleeper(server) if p.name() == "sleep")
 
@@ -114,8 +114,8 @@ def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behin
     found = {m["implementation"]: m for m in results(http, job)["measurements"][:3]}
     assert (done["state"], done["exit_class"]) == ("partial", "wrong_result")
     assert done["detail"] == (
-        "wrong has no time in 40 of 40 cases: wrong_result in 40; "
-        "refuse has no time in 40 of 40 cases: compile_error in 40"
+        "wrong has no time in 15 of 15 cases: wrong_result in 15; "
+        "refuse has no time in 15 of 15 cases: compile_error in 15"
     )
     assert {name: m["status"] for name, m in found.items()} == {
         "fork": "ok",
@@ -179,7 +179,7 @@ def test_a_killed_process_interrupts_its_job_which_runs_again_once(
 def test_a_job_is_not_blamed_for_a_server_that_stood_still(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, cases=BUSY[:100], fresh=True)
+    job = submit(http, cases=BUSY[:30], fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     stopped = [psutil.Process(server.process.pid), *processes(server)]
     for process in stopped:

@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def waiting_on(server: Server) -> Job:
         return reached(http, submit(http, **WAITS), lambda found: found["cases_done"] == 1)
 
 
-def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: Path) -> None:
-    """The job that waits on `server` ends there, although `other` has come, and runs a job."""
+def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: Path) -> Job:
+    """The job that waits on `server` ends there, although `other` has come, and runs the job returned."""
     process = measurer(server)
     with client(other) as http:
         own = ended(http, submit(http))
@@ -109,6 +110,7 @@ def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: 
         assert (done["state"], done["attempts"]) == ("succeeded", 1)
         assert states(http, done) == [*RUN, *END]
         assert measured_once(http, done)
+    return own
 
 
 def test_a_server_that_stood_still_ends_its_run_and_the_other_ones_result_stays(
@@ -151,7 +153,10 @@ def test_a_clock_that_is_ahead_or_jumps_takes_no_job_from_a_server_that_lives(
         with beside(database, tmp_path / "b", CLOCK=str(ahead), **path) as b:
             ahead.write_text("86400")
             behind.write_text("-86400")
-            goes_on_undisturbed(job, a, b, tmp_path / "continue_file")
+            own = goes_on_undisturbed(job, a, b, tmp_path / "continue_file")
+
+    created = [datetime.fromisoformat(one["created_at"]) for one in (job, own)]
+    assert created[1] - created[0] > timedelta(hours=12), "the clock of one server was ahead"
 
 
 def test_a_server_with_the_same_host_and_path_is_another_one(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
 
-pytestmark = [needs_bubblewrap, pytest.mark.slow]
+pytestmark = [needs_bubblewrap, pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
 SPEC = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
@@ -62,27 +62,32 @@ def _jobs_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(
     folder: Path,
-    source: str,
+    source: str | Mapping[str, str],
     *,
     profile: ProfileTask | None = None,
     cases: Sequence[Any] = ((0, SPEC),),
     **changes: Any,
 ) -> tuple[Outcome, Sequence[RunEvent]]:
-    """Run a job of a plain implementation and an uploaded one.
+    """Run a job of a plain implementation and uploaded ones.
 
     Args:
+        source: of `ann/mine`, or of several by their names.
         profile: to make, as of a job that has measured all its cases.
         cases: position and spec of each; there are none with a profile.
     """
     given = settings(folder / "data", job_memory_bytes=1 << 30, **changes)
+    sources = {"ann/mine": source} if isinstance(source, str) else source
     task: Task = {
         "device": "cpu",
         "modules": {},
-        "uploads": [{"name": "ann/mine", "op": "permute", "function": "permute", "source": source}],
+        "uploads": [
+            {"name": name, "op": "permute", "function": "permute", "source": text}
+            for name, text in sources.items()
+        ],
         "problem": None,
         "sandboxed": True,
         "op": "permute",
-        "implementations": ["torch", "ann/mine"],
+        "implementations": ["torch", *sources],
         "precision": "quick",
         "seed": 1,
         "cases": [] if profile else [*cases],
@@ -294,36 +299,47 @@ def test_an_upload_that_floods_its_timed_calls_is_measured(tmp_path: Path) -> No
     assert len(text) < 66_000
 
 
-@pytest.mark.parametrize(
-    ("statement", "error"),
-    [
-        ("os._exit(3)", "its process ended early: exited with status 3"),
-        ("time.sleep(600)", "its call was not profiled within 2 s"),
-        ("raise ValueError('not now')", "it raised ValueError: not now"),
-        ("send({'done': True})", "its process sent what is no profile"),
-        ("send({'file': 'trace.json', 'nbytes': 4}); server.sendall(b'{}  ')", "no profile"),
-        ("send({'release': True}); send({'file': 'trace.json', 'nbytes': 1 << 40})", "are kept"),
-        ("server.sendall(bytes([255]) * 8)", "its process sent what is no profile"),
-    ],
-)
-def test_code_that_misbehaves_in_its_profile_fails_that_profile_only(
-    statement: str, error: str, tmp_path: Path
-) -> None:
-    recorded = f"if torch.autograd._profiler_enabled(): {statement}"
-    source = f"import time, torch\n{CONNECTION}" + GOOD.replace("return", f"{recorded}\n    return")
+# What an implementation does in its profile, and the error of that profile.
+IN_PROFILES = {
+    "exits": ("os._exit(3)", "its process ended early: exited with status 3"),
+    "hangs": ("time.sleep(600)", "its call was not profiled within 2 s"),
+    "raises": ("raise ValueError('not now')", "it raised ValueError: not now"),
+    "done": ("send({'done': True})", "its process sent what is no profile"),
+    "other": (
+        "send({'file': 'trace.json', 'nbytes': 4}); server.sendall(b'{}  ')",
+        "no profile",
+    ),
+    "large": (
+        "send({'release': True}); send({'file': 'trace.json', 'nbytes': 1 << 40})",
+        "are kept",
+    ),
+    "frame": ("server.sendall(bytes([255]) * 8)", "its process sent what is no profile"),
+}
+
+
+def test_code_that_misbehaves_in_its_profile_fails_that_profile_only(tmp_path: Path) -> None:
+    recorded = "if torch.autograd._profiler_enabled():"
+    sources = {
+        f"ann/{name}": f"import time, torch\n{CONNECTION}"
+        + GOOD.replace("return", f"{recorded} {statement}\n    return")
+        for name, (statement, _) in IN_PROFILES.items()
+    }
     wanted: ProfileTask = {
         "profiler": "torch",
-        "cases": [(0, SPEC, ["torch", "ann/mine"])],
+        "cases": [(0, SPEC, [*sources, "torch"])],
         "most_bytes": 1 << 20,
         "ncu": "",
         "limit_s": 40.0,
         "call_s": 2.0,
     }
 
-    outcome, events = run(tmp_path, source, profile=wanted)
+    outcome, events = run(tmp_path, sources, profile=wanted)
 
-    torch, mine = (event for event in events if isinstance(event, ProfileMade))
+    made = {event.implementation: event for event in events if isinstance(event, ProfileMade)}
+    torch = made.pop("torch")
     assert (outcome.exit_class, outcome.detail) == ("ok", "")
-    assert (torch.implementation, torch.error) == ("torch", "")
+    assert torch.error == ""
     assert b"traceEvents" in torch.content
-    assert (mine.implementation, error in mine.error) == ("ann/mine", True), mine.error
+    assert [*made] == [*sources]
+    for name, (_, error) in IN_PROFILES.items():
+        assert error in made[f"ann/{name}"].error, name

@@ -12,7 +12,7 @@ from tests.service.uploads.sources import LONG, PLAIN, TRITON, WRONG
 from tests.service.worker.processes import frames_of_job
 from warpcall_bench.runs.messages import Task
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 SPEC = {"shape": [6, 5], "dtype": "F32", "params": {"dims": [1, 0]}}
 

@@ -11,7 +11,7 @@ from tests.service.uploads.sources import PLAIN, TRITON
 from tests.service.worker.processes import answer_of
 from warpcall_bench.runs.messages import CheckRequest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 TRITON_KERNELS = {"language": "triton", "launches": None}
 GOOD = "def permute(x, dims):\n    return x\n"

@@ -16,7 +16,7 @@ from tests.service.worker.processes import started
 from warpcall_bench.runs.messages import VerifyRequest, plan_check_body
 from warpcall_service.lanes.messages import LENGTH, frame, read_frame
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 REQUEST: VerifyRequest = {
     "op": "permute",
     "problem": None,

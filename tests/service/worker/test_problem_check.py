@@ -11,7 +11,7 @@ from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, wi
 from tests.service.worker.processes import answer_of
 from warpcall_bench.runs.messages import ProblemRequest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 JOB = {"max_cases": 4, "memory_bytes": 1 << 40, "device": "cuda:0"}
 

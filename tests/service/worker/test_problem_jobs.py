@@ -13,7 +13,7 @@ from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, wi
 from tests.service.worker.processes import frames_of_job
 from warpcall_bench.runs.messages import Task, Upload
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 FAST = """
 def row_norm(x, eps):
