@@ -65,10 +65,7 @@ def numpy_dtypes() -> dict[str, np.dtype[Any]]:
     import ml_dtypes
     import numpy as np
 
-    return {
-        dtype.code: np.dtype(getattr(np, dtype.name, None) or getattr(ml_dtypes, dtype.name))
-        for dtype in DTYPES
-    }
+    return {dtype.code: np.dtype(getattr(ml_dtypes, dtype.name, dtype.name)) for dtype in DTYPES}
 
 
 @functools.cache

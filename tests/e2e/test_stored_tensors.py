@@ -218,7 +218,7 @@ def test_what_cannot_be_in_a_program_is_refused_at_once(gpu: Client) -> None:
     with pytest.raises(InvalidInput, match="x must come from this program"):
         program.permute(theirs, dims=(1, 0))
     with pytest.raises(InvalidInput, match="x must be an array, a stored tensor or an output"):
-        program.permute([1, 2], dims=(0,))  # type: ignore[arg-type]  # the point of the test
+        program.permute({1, 2}, dims=(0,))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(InvalidInput, match="store must name outputs, y, got 'z'"):
         other.run(y=theirs, store=["z"])
 

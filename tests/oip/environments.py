@@ -17,9 +17,9 @@ FOLDER = Path(__file__).parent
 ENVIRONMENTS = Path(sys.prefix) / "oip"
 
 
-def python_of(name: str) -> Path:
+def python_of(name: str, folder_of_list: Path = FOLDER) -> Path:
     """The Python of the environment `name`, which has what `<name>.txt` lists and nothing else."""
-    requirements = FOLDER / f"{name}.txt"
+    requirements = folder_of_list / f"{name}.txt"
     digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
     folder = ENVIRONMENTS / name
     python, stamp = folder / "bin" / "python", folder / "built"

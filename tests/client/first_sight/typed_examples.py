@@ -68,7 +68,7 @@ def jobs_take_what_they_declare(gpu: Client) -> None:
 def what_is_wrong_is_found(gpu: Client, x: Array) -> None:
     gpu.permute(x)  # type: ignore[call-arg]
     gpu.permute(x, dims="1,0")  # type: ignore[arg-type]
-    gpu.permute([1, 2], dims=(0,))  # type: ignore[type-var]
+    gpu.permute({1, 2}, dims=(0,))  # type: ignore[type-var]
     gpu.masked_softmax(x, causal="yes")  # type: ignore[arg-type]
     gpu.jobs.submit("permute", precision="fast")  # type: ignore[arg-type]
     gpu.jobs.submit("permute", priority="urgent")  # type: ignore[arg-type]
