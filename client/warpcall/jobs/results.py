@@ -92,6 +92,22 @@ class RaceRow(Payload):
     """Name of the leader of then; null if it did not leave."""
     left_ratio: RaceInterval | None = None
     """Its time over that of the leader of then; null if it did not leave."""
+    left_s: float | None = None
+    """Seconds of the race after which it left, without those in which others entered; null if it did
+    not leave, or if an older server measured it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceHistory(Payload):
+    """How the implementations stood during a race. All lists have one length."""
+
+    rounds: list[int]
+    """How many rounds were taken at each point, in order."""
+    seconds: list[float]
+    """Seconds of the race until each point, without those in which implementations entered."""
+    ratios: dict[str, list[float | None]]
+    """By the name of an implementation, its time over that of the leader of then; null where it did
+    not race."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +127,8 @@ class CaseRace(Payload):
     full_device_s: float | None
     """About what measuring all of them fully would have taken at the same certainty, in seconds; null
     if only one has a time."""
+    history: RaceHistory | None = None
+    """How the implementations stood meanwhile; null if an older server measured it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,6 +200,12 @@ class Race:
                 gone[candidate] = Left(len(self._rounds), why, leader, found)
         return gone
 
+    def ratios(self) -> dict[int, float]:
+        """The time of each that races over that of the leader, where they have rounds in common."""
+        pairs, leader = self._observations(), self.leader()
+        found = {c: math.exp(_median(pairs[:, c] - pairs[:, leader])) for c in self.racing}
+        return {c: ratio for c, ratio in found.items() if math.isfinite(ratio)}
+
     def step_aside(self) -> int | None:
         """Let the slowest whose turn is over wait again, behind the others; returns it if there is one.
 

@@ -23,6 +23,7 @@ from warpcall_kernels.measuring._blocks import BLOCK_US, Dropped, Lease
 from warpcall_kernels.measuring._candidates import Candidate
 from warpcall_kernels.measuring._measure import (
     DEADLINES,
+    FEWEST_ROUNDS,
     REPORT_EVERY_S,
     TIGHT_AFTER_S,
     Measurement,
@@ -34,6 +35,7 @@ from warpcall_kernels.measuring._observe import observer
 from warpcall_kernels.measuring._precision import Precision
 from warpcall_kernels.measuring._preparation import check_results, prepare
 from warpcall_kernels.measuring._race import AT_ONCE, Interval, Race, full_rounds
+from warpcall_kernels.measuring._race_history import History
 from warpcall_kernels.measuring._result import CaseResult, RaceInterval, RaceResult, RaceRow
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.op.errors import InvalidInput
@@ -90,6 +92,9 @@ class RaceMeasurement(Measurement):
         self._race = Race(self._rounds, ())
         self._limit = 0  # column of the copy
         self._first = ""
+        self._history = History(())
+        self._left_s: dict[int, float] = {}  # by column
+        self._begin_s = 0.0  # of the rounds, by time.monotonic()
         self._spent_s = 0.0  # on checking and preparing, which the time limit does not include
 
     def add(self, name: str, found: Implementation | None, deadlines: Deadlines) -> None:
@@ -107,6 +112,7 @@ class RaceMeasurement(Measurement):
         self._limit = [c.name for c in columns].index(LIMIT)
         self._rounds = Rounds(len(columns), self._precision, self._seed, scheduled=[self._limit])
         self._race = Race(self._rounds, [n for n in range(len(columns)) if n != self._limit])
+        self._history = History([c.name for c in columns])
         self._report("preparing")
         with self._failing_all():
             if self._prepared(columns[self._limit]):
@@ -125,13 +131,15 @@ class RaceMeasurement(Measurement):
         entrants = len(self._race.waiting)
         limit_s = self._precision.seconds * min(AT_ONCE, entrants)
         most_rounds = min(MOST_ROUNDS, self._precision.max_rounds * -(-entrants // AT_ONCE))
-        begin = tight_at = time.monotonic()
+        begin = tight_at = self._begin_s = time.monotonic()
         self._blocks.check_s = 0.0
         while True:
             self._let_enter()
-            if self._race.is_decided():
+            # One that was never beside another one is timed, too: it wins by its times.
+            is_timed = self._rounds.counted >= FEWEST_ROUNDS or not self._race.racing
+            if self._race.is_decided() and is_timed:
                 return
-            if time.monotonic() - begin - self._spent_s > limit_s:
+            if self._raced_s() > limit_s:
                 return
             if len(self._rounds) >= most_rounds or self._places() > MOST_SAMPLES:
                 return
@@ -145,9 +153,15 @@ class RaceMeasurement(Measurement):
                 for _ in self._blocks.take(self._rounds, self._rounds.plan(self._count()), begin):
                     self._read(len(self._rounds) - 1)
                 if not self._race.due():
-                    self._look()
+                    looked_s = self._raced_s()
+                    self._history.add(len(self._rounds), looked_s, self._race.ratios())
+                    self._look(looked_s)
             except Dropped:
                 self._drop()
+
+    def _raced_s(self) -> float:
+        """Seconds since the race began, without those in which candidates entered."""
+        return time.monotonic() - self._begin_s - self._spent_s
 
     def _count(self) -> int:
         """How many rounds to take before the next look."""
@@ -201,8 +215,12 @@ class RaceMeasurement(Measurement):
         self._blocks.observer = observer(self._device)  # all processes that use the device now
         return c.is_timed
 
-    def _look(self) -> None:
-        """Let those leave that may. The leader sends nobody away by times that may be wrong."""
+    def _look(self, raced_s: float) -> None:
+        """Let those leave that may. The leader sends nobody away by times that may be wrong.
+
+        Args:
+            raced_s: seconds of the race until now.
+        """
         if not (gone := self._race.leaving()):
             self._make_room()
             return
@@ -220,6 +238,7 @@ class RaceMeasurement(Measurement):
             )
         self._race.let_leave(gone)
         for number in gone:
+            self._left_s[number] = raced_s
             self.candidates[number].has_left = True
             self._free_process(number)
 
@@ -275,6 +294,8 @@ class RaceMeasurement(Measurement):
 
     def _end_race(self) -> None:
         """Hold the times of those that raced until the end against our clock."""
+        if self._race.racing:
+            self._history.end(len(self._rounds), self._raced_s(), self._race.ratios())
         for number in self._race.waiting:
             c = self.candidates[number]
             if self._last_round(number) < 0 and c.status == "ok":
@@ -350,6 +371,7 @@ class RaceMeasurement(Measurement):
                 self.candidates[next(iter(standings))].name if standings else None,
                 tuple(self.candidates[n].name for n in fastest),
                 *self._device_s(standings),
+                history=self._history.result(),
             ),
         )
 
@@ -359,7 +381,10 @@ class RaceMeasurement(Measurement):
         if left is None:
             return RaceRow(rank, to_leader)
         leader = self.candidates[left.leader].name
-        return RaceRow(rank, to_leader, left.round, left.why, leader, _plain(left.interval))
+        return RaceRow(
+            *(rank, to_leader, left.round, left.why, leader, _plain(left.interval)),
+            left_s=round(self._left_s.get(number, 0.0), 3),
+        )
 
     def _device_s(self, standings: Mapping[int, Interval]) -> tuple[float, float | None]:
         """Seconds of the timed calls of the race, and about those of measuring all fully."""

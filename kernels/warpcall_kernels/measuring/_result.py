@@ -60,6 +60,7 @@ class RaceRow:
             the margin of it and made room for others.
         left_leader: name of the leader of then.
         left_ratio: its time relative to that of the leader of then.
+        left_s: seconds of the race after which it left, without those in which others entered.
     """
 
     rank: int | None
@@ -68,6 +69,23 @@ class RaceRow:
     left_why: str | None = None
     left_leader: str | None = None
     left_ratio: RaceInterval | None = None
+    left_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RaceHistory:
+    """How the candidates stood during a race. All sequences have one length.
+
+    Args:
+        rounds: how many rounds were taken at each point, in order.
+        seconds: of the race until each point, without those in which candidates entered.
+        ratios: by the name of a candidate, its time relative to that of the leader of then; None
+            where it did not race.
+    """
+
+    rounds: tuple[int, ...]
+    seconds: tuple[float, ...]
+    ratios: Mapping[str, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +101,7 @@ class RaceResult:
         device_s: seconds of timed calls of the implementations that raced.
         full_device_s: about what measuring all of them fully would have taken at the same certainty;
             None if only one had a time.
+        history: how the candidates stood meanwhile; None in results of versions that did not keep it.
     """
 
     outcome: str
@@ -90,6 +109,7 @@ class RaceResult:
     fastest: tuple[str, ...]
     device_s: float
     full_device_s: float | None
+    history: RaceHistory | None = None
 
 
 @dataclass(frozen=True)
@@ -265,9 +285,7 @@ class CaseResult:
                 "a_a": _ratio(data["a_a"]),
                 "tags": tuple(data["tags"]),
                 "readings": None if readings is None else _readings(readings),
-                "race": None
-                if race is None
-                else RaceResult(**{**race, "fastest": tuple(race["fastest"])}),
+                "race": None if race is None else _race(race),
             }
         )
 
@@ -276,6 +294,15 @@ def _implementation(data: Mapping[str, Any]) -> ImplementationResult:
     tuples = {name: tuple(data[name]) for name in ("samples_us", "tags")}
     others = {"relative": _ratio(data["relative"]), "race": _race_row(data.get("race"))}
     return ImplementationResult(**{**data, **tuples, **others})
+
+
+def _race(data: Mapping[str, Any]) -> RaceResult:
+    history = data.get("history")
+    if history is not None:
+        ratios = {name: tuple(values) for name, values in history["ratios"].items()}
+        times = {name: tuple(history[name]) for name in ("rounds", "seconds")}
+        history = RaceHistory(**times, ratios=ratios)
+    return RaceResult(**{**data, "fastest": tuple(data["fastest"]), "history": history})
 
 
 def _race_row(data: Mapping[str, Any] | None) -> RaceRow | None:

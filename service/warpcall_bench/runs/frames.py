@@ -277,6 +277,7 @@ def _check_race(case: Mapping[str, Any], names: Collection[str]) -> None:
     race = case.get("race") or {"leader": None, "fastest": ()}
     rows = [one.get("race") or {} for one in case["implementations"]]
     named = {race["leader"], *race["fastest"], *(row.get("left_leader") for row in rows)}
+    named |= (race.get("history") or {"ratios": {}})["ratios"].keys()
     if not named <= {None, *names}:
         raise FrameRefused("a race of an implementation that was not asked")
 

@@ -24,6 +24,7 @@ MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are ma
 MAX_IMPLEMENTATIONS = 65  # of a race, and the copy
 MAX_TEXT = 4096  # characters of an error or a traceback
 MAX_READINGS = 2000  # as in `measuring`
+MAX_POINTS = 64  # of the history of a race; `measuring` keeps 48
 MAX_ODD_CASES = 10_000
 
 
@@ -51,6 +52,7 @@ OddCount = Annotated[int, Field(ge=0, le=MAX_ODD_CASES)]
 OddText = Annotated[str, StringConstraints(max_length=500), Printable]
 T = TypeVar("T")
 Readings = Annotated[list[T], Field(max_length=MAX_READINGS, fail_fast=True)]
+Points = Annotated[list[T], Field(max_length=MAX_POINTS, fail_fast=True)]
 Status = Literal[
     "ok",
     "error",
@@ -93,6 +95,23 @@ class RaceRowModel(Strict):
     left_why: Literal["slower", "same"] | None
     left_leader: Name | None
     left_ratio: RaceIntervalModel | None
+    left_s: Number | None = None
+
+
+class RaceHistoryModel(Strict):
+    rounds: Points[Annotated[int, Field(ge=0, le=MAX_ROUNDS)]]
+    seconds: Points[Number]
+    ratios: Annotated[
+        dict[Name, Points[Annotated[Number, Field(gt=0)] | None]],
+        Field(max_length=MAX_IMPLEMENTATIONS),
+    ]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        columns: list[list[Any]] = [self.seconds, *self.ratios.values()]
+        if any(len(column) != len(self.rounds) for column in columns):
+            raise ValueError("the points of a race must have one length")
+        return self
 
 
 class RaceModel(Strict):
@@ -101,6 +120,7 @@ class RaceModel(Strict):
     fastest: Annotated[list[Name], Field(max_length=MAX_IMPLEMENTATIONS, fail_fast=True)]
     device_s: Number
     full_device_s: Number | None
+    history: RaceHistoryModel | None = None
 
 
 class ImplementationModel(Strict):

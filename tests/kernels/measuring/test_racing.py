@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from warpcall_bench.runs.results import CaseModel
 from warpcall_kernels import InvalidInput, measuring
 from warpcall_kernels.execution import clock, implementations
 from warpcall_kernels.measuring._race import AT_ONCE
+from warpcall_kernels.measuring._race_history import MOST_POINTS, History
 
 # It ends when it is decided, long before; a busy machine needs more rounds.
 PRECISION = replace(BRIEF, seconds=20, max_rounds=400)
@@ -102,6 +104,24 @@ def test_the_fastest_wins_and_failures_do_not_race() -> None:
     assert left.left_ratio.low > 1
     assert left.left_round is not None
     assert len(rows["slower"].samples_us) <= left.left_round <= result.rounds
+    assert left.left_s is not None
+    history = result.race.history
+    assert history is not None
+    assert set(history.ratios) == {"slow", "fast", "slower"}, "those that failed never raced"
+    assert [*history.rounds] == sorted({*history.rounds})
+    assert [*history.seconds] == sorted(history.seconds)
+    assert history.rounds[0] <= left.left_round <= history.rounds[-1]
+    assert history.rounds[-1] == result.rounds
+    assert left.left_s <= history.seconds[-1]
+    stood = history.ratios["slower"]
+    assert stood[0] is not None
+    assert stood[0] > 5
+    assert all(
+        ratio is None
+        for ratio, rounds in zip(stood, history.rounds, strict=True)
+        if rounds > left.left_round
+    )
+    assert history.ratios["fast"][-1] == 1.0
     assert rows["slower"].median_us == pytest.approx(60_000, rel=0.5)
     assert rows["wrong"].samples_us == ()
     assert (rows["raising"].traceback or "").endswith("ValueError: not today")
@@ -117,6 +137,24 @@ def test_the_result_is_what_a_server_takes_and_can_be_read_again() -> None:
     text = json.dumps(result.to_json())
     assert CaseModel.model_validate_json(text).race is not None
     assert measuring.CaseResult.from_json(json.loads(text)) == result
+
+
+def test_a_history_has_few_points_of_the_whole_race() -> None:
+    history = History(["a", "b", "c"])
+    for look in range(1, 1001):
+        history.add(look, look / 7, {0: 1.0, 1: 1.23456} if look < 500 else {0: 1.0})
+    history.end(1001, 143.1, {0: 1.0})
+
+    found = history.result()
+
+    assert MOST_POINTS / 2 < len(found.rounds) <= MOST_POINTS
+    assert (found.rounds[0], found.rounds[-1]) == (1, 1001)
+    steps = {b - a for a, b in itertools.pairwise(found.rounds[:-1])}
+    assert len(steps) == 1, "points are evenly spread"
+    assert {len(found.seconds), *map(len, found.ratios.values())} == {len(found.rounds)}
+    assert set(found.ratios) == {"a", "b"}
+    assert {one for one in found.ratios["b"][:10]} == {1.235}
+    assert found.ratios["b"][-1] is None
 
 
 @pytest.mark.slow
@@ -139,6 +177,17 @@ def test_one_that_fails_in_the_rounds_leaves_the_others_their_samples() -> None:
     assert fast.n >= slower.n > 0
     assert result.race is not None
     assert (result.race.outcome, result.race.leader) == ("winner", "fast")
+
+
+def test_the_only_one_that_is_right_wins_by_its_times() -> None:
+    result, _ = raced("wrong", "fast", "raising")
+
+    _, fast, _ = result.implementations
+    assert result.race is not None
+    assert (result.race.outcome, result.race.fastest) == ("winner", ("fast",))
+    assert fast.race is not None
+    assert fast.race.rank == 1
+    assert fast.median_us is not None
 
 
 def test_without_time_nothing_is_decided() -> None:
