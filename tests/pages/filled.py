@@ -28,11 +28,13 @@ class Jobs:
     running: str
     queued: str
     marked: str
+    raced: str
     monitor: str
 
     @property
     def jobs(self) -> list[str]:
-        return [self.done, self.failed, self.many, self.running, self.queued, self.marked]
+        ended = [self.done, self.failed, self.many, self.marked, self.raced]
+        return [*ended, self.running, self.queued]
 
     @property
     def paths(self) -> list[str]:
@@ -87,6 +89,8 @@ class Jobs:
 
 def filled(folder: Path, url: str | None = None) -> dict[str, str]:
     """Fill the database in a folder, or at a URL, and return the ids of its jobs by name."""
+    from tests.pages import races  # with torch, which a conftest must not import
+
     store = Store(url, folder)
     store.migrate()
     for line in ("return x", "return x  # <script>alert(1)</script>"):
@@ -121,6 +125,8 @@ def filled(folder: Path, url: str | None = None) -> dict[str, str]:
     marked = {"tags": [MARKUP], "masked": [{"round": 0, "reason": MARKUP}]}
     facts = {**lab.H200, "device": MARKUP}
     found["marked"] = lab.measure(store, {}, facts=facts, error=MARKUP, changes={0: marked})
+    racers = [*(f"dan/try{number:02}" for number in range(19)), "torch"]
+    found["raced"] = races.job(store, racers, cases=2, failed=racers[3:4])
     lab.submit(store, "bob", "permute", lab.permute_cases(), ["warpcall", "torch"])
     found["running"] = lab.measure(store, {"warpcall": 0.9, "torch": 0.2}, cases=2)
     found["queued"] = lab.submit(

@@ -45,6 +45,27 @@ class LogAxis:
         return math.log(self.high / self.low)
 
 
+@dataclass(frozen=True)
+class EvenAxis:
+    """An axis from 0 to `high` on which equal differences have equal lengths."""
+
+    high: float
+    ticks: Sequence[Tick]
+
+    def at(self, value: float) -> float:
+        """The position of a value in percent, at most at the end of the axis."""
+        return round(100 * min(max(value / self.high, 0.0), 1.0), 2)
+
+
+def even_axis(high: float) -> EvenAxis:
+    """An axis from 0 to a positive value."""
+    ticks = [
+        Tick(value, round(100 * value / high, 2), _label(value))
+        for value in _even_values(0.0, high)
+    ]
+    return EvenAxis(high, ticks)
+
+
 def log_axis(
     values: Iterable[float | None],
     unit: str = "",

@@ -70,6 +70,8 @@ def read_job(form: Form, op: Declared) -> Read:
         value = FROM_TEXT.get(name, str)(form.text(name)) if form.has(name) else None
         if value is not None:
             given[name] = value
+    if form.has("race"):
+        given["race"] = True
     if read.errors:  # those of the other fields are found, too
         given = {name: given[name] for name in given if name not in ("cases", "sweep")}
         given["cases"] = [{"shape": [1], "dtype": "F32"}]
@@ -108,7 +110,7 @@ def field_of(at_fault: str, op: Declared) -> str:
     "sweep.dims" or "implementations.1"; "" if there is none."""
     parts = re.split(r"[.\s]", at_fault)
     first, last = parts[0], parts[-1]
-    if first in ("implementations", "cases", *OPTIONS):
+    if first in ("implementations", "cases", "race", *OPTIONS):
         return first
     if first != "sweep":
         return ""
@@ -143,6 +145,8 @@ def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
             pairs += [(f"sizes.{name}", str(value)) for value in values if isinstance(value, str)]
             numbers = [str(value) for value in values if not isinstance(value, str)]
             pairs += [(f"sizes.{name}", " ".join(numbers))] if numbers else []
+    if request.get("race"):
+        pairs.append(("race", "yes"))
     for name in OPTIONS:
         if name not in NOT_COPIED and (value := request.get(name)) not in (None, "", []):
             pairs.append((name, TO_TEXT.get(name, str)(value)))

@@ -452,10 +452,10 @@ def specs(session: Session, row: JobRow) -> Mapping[int, str]:
     return {position: spec for position, spec in found}
 
 
-def first_without_result(session: Session, row: JobRow) -> str | None:
-    """The key of the first case that has no result yet."""
-    return session.scalars(
-        sa.select(JobCase.key)
+def first_without_result(session: Session, row: JobRow) -> sa.Row[int, str] | None:
+    """The position and the key of the first case that has no result yet."""
+    return session.execute(
+        sa.select(JobCase.position, JobCase.key)
         .where(JobCase.job_number == row.number, JobCase.result.is_(None))
         .order_by(JobCase.position)
         .limit(1)

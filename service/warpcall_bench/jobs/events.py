@@ -59,6 +59,17 @@ def after(session: Session, number: int, sequence: int) -> Sequence[sa.Row[int, 
     ).all()
 
 
+def latest_progress(session: Session, number: int, most: int) -> Sequence[str]:
+    """The data of the latest events of progress, at most so many, in their order."""
+    found = session.scalars(
+        sa.select(JobEvent.data)
+        .where(JobEvent.job_number == number, JobEvent.kind == "progress")
+        .order_by(JobEvent.sequence.desc())
+        .limit(most)
+    ).all()
+    return found[::-1]
+
+
 def latest(session: Session, number: int) -> Latest:
     """Where a job stands now."""
     last = (

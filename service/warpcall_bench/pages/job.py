@@ -18,12 +18,14 @@ from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
 from warpcall_bench.jobs import answers as job_answers
 from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs.lifecycle import is_race
 from warpcall_bench.jobs.measurements import measurements
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages import answers, results
 from warpcall_bench.pages.answers import HeatRow
 from warpcall_bench.pages.phases import bar, label_of
+from warpcall_bench.pages.races import race_of, racing_colours
 from warpcall_bench.pages.results import COLOURS
 from warpcall_bench.pages.sharing import sharing
 from warpcall_bench.pages.sizes import panels
@@ -96,7 +98,7 @@ def job_frame(
         host=hosts.get(job.node, ""),
         doing=now,
         doing_what="" if now is None else label_of(now.phase),
-        live=[] if now is None else _live(now, results.colours(job.implementations)),
+        live=[] if now is None else _live(now, racing_colours(job.implementations, now.medians_us)),
         sequence=last_sequence(session, row) if running else 0,
         phases=bar(phases(session, row)) if running else [],
         current=_case_now(session, row) if running else "",
@@ -122,15 +124,17 @@ def job_rest(
     implementations: list[str] = json.loads(row.implementations)
     rows = measurements(session, row)
     found, heat = answers.answers(row, rows)
+    running = row.state in UNFINISHED
+    raced = race_of(session, row, rows, first, PAGE_CASES) if is_race(row) else None
     cases = job_answers.cases(session, row, rows, first, PAGE_CASES + 1)
     blocks, axis = results.blocks(row, cases)
-    running = row.state in UNFINISHED
     return render(
         "job_results.html",
         view,
         job=row,
         implementations=implementations,
         running=running,
+        race=raced,
         answers=found,
         # The detail of a partial job names its failures.
         failures=[] if row.state == "partial" else answers.failures(found),
@@ -207,8 +211,8 @@ def _live(now: JobActivity, colours: Mapping[str, int]) -> list[Live]:
 
 def _case_now(session: Session, row: Job) -> str:
     """The name of the first case without a result."""
-    key = job_answers.first_without_result(session, row)
-    return "" if key is None else results.case_name(row.op, key)
+    case = job_answers.first_without_result(session, row)
+    return "" if case is None else results.case_name(row.op, case.key)
 
 
 def _facts(job: JobDetails) -> list[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from warpcall_bench.words import LONGEST, natural, words_of
 # the first of a list that stands whole on another page.
 NO_LISTS = {
     *("results", "answers", "heat", "more", "spreads", "facts-table", "pair", "choices"),
-    *("latest", "parts"),
+    *("latest", "parts", "ranking", "won"),
 }
 ROWS = [
     SimpleNamespace(name="n10", size=3, by=SimpleNamespace(user="Ann"), tags=["a"]),
