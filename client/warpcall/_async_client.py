@@ -167,6 +167,7 @@ class AsyncClient(BaseClient, AsyncOps):
         *,
         over: Mapping[str, Sequence[Any]] | None = None,
         function: str | None = None,
+        verified: bool = False,
         timeout_s: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Race:
@@ -186,6 +187,8 @@ class AsyncClient(BaseClient, AsyncOps):
             over: of one candidate: the values of constants that its module assigns at its top level.
                 Each combination of them races.
             function: name of the function in all candidates. None means the default.
+            verified: whether only the compiled kernels of the candidates shall be timed, as for
+                `implementations.add`.
             timeout_s: seconds to wait for the job. None means any time.
             options: as of `jobs.submit`. `implementations` race, too. The precision is "quick" by
                 default; it bounds the time of the race.
@@ -197,7 +200,7 @@ class AsyncClient(BaseClient, AsyncOps):
             OSError: a file cannot be read.
         """
         options.setdefault("precision", getattr(op, "precision", None) or "quick")
-        entrants = races.entrants_of(candidates, over, function)
+        entrants = races.entrants_of(candidates, over, function, verified=verified)
         return await races.outcome(await races.race(self._core, op, entrants, **options), timeout_s)
 
     async def evaluate(

@@ -138,6 +138,8 @@ class Evaluation(Payload):
     """Name of the candidate, "user/name" of a source."""
     source_sha256: str | None
     """Version of the candidate, or SHA-256 of its source; null before its job has looked at it."""
+    verified: bool | None = None
+    """Whether only its compiled kernels are timed; null before its job has looked at it."""
     baseline: str
     """Name of what its time is compared with."""
     precision: Precision

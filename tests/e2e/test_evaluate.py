@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.command import Warpcall, command_for
 from tests.e2e.lab import Lab
+from tests.service.uploads.sources import TRITON
 from warpcall import AsyncClient, Evaluation, InvalidInput
 
 pytestmark = pytest.mark.slow
@@ -18,6 +19,11 @@ RIGHT = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
 WRONG = "def permute(x, dims):\n    return x.permute(dims).contiguous() + 1\n"
 BROKEN = "def permute(x, dims:\n    pass\n"
 CASES = [{"shape": [16, 16], "dtype": "float32", "params": {"dims": [1, 0]}}]
+CUDA = """
+/* warpcall-launches {"launches": [{"kernel": "move", "grid": [1], "block": [32],
+   "arguments": ["x", "out"]}]} */
+extern "C" __global__ void move(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x]; }
+"""
 OPTIONS = ("--shape", "16x16", "--dtype", "fp32", "--dims", "1,0", "--vs", "torch")
 
 
@@ -31,6 +37,7 @@ def warpcall(
     Path("right.py").write_text(RIGHT)
     Path("wrong.py").write_text(WRONG)
     Path("broken.py").write_text(BROKEN)
+    Path("bare.cu").write_text("__global__ void bare() {}\n")
     return command_for(lab.server, monkeypatch, capsys)
 
 
@@ -101,6 +108,45 @@ def test_files_are_evaluated_by_the_command(warpcall: Warpcall) -> None:
     assert {one["file"]: one["right"] for one in lines} == {"broken.py": False, "right.py": True}
 
 
+def test_verified_files_need_a_gpu_to_be_timed(warpcall: Warpcall) -> None:
+    Path("kernel.py").write_text(TRITON)
+    Path("kernel.cu").write_text(CUDA)
+
+    code, out, err = warpcall(
+        *("evaluate", "--verified", "kernel.py", "kernel.cu", "permute", *OPTIONS, "--json")
+    )
+
+    assert (code, err) == (1, "")
+    found = {one["file"]: one for one in map(json.loads, out.splitlines())}
+    assert {name: one["verified"] for name, one in found.items()} == {
+        "kernel.py": True,
+        "kernel.cu": True,
+    }
+    assert {one["failure"]["kind"] for one in found.values()} == {"unchecked"}
+
+    code, out, err = warpcall(
+        *(
+            "race",
+            "permute",
+            "kernel.py",
+            "kernel.cu",
+            "torch",
+            "--verified",
+            *OPTIONS[:6],
+            "--json",
+        )
+    )
+
+    assert (code, err) == (0, ""), out
+    race = json.loads(out)
+    assert (race["outcome"], race["winner"], race["refused"]) == ("winner", "torch", {})
+    assert {one["implementation"]: one["status"] for one in race["entries"]} == {
+        "torch": "ok",
+        **{one["implementation"]: "unchecked" for one in race["entries"][1:]},
+    }
+    assert all("GPU" in one["error"] for one in race["entries"][1:])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -109,6 +155,7 @@ def test_files_are_evaluated_by_the_command(warpcall: Warpcall) -> None:
         (("right.py", "permute", *OPTIONS, "--precision", "long"), "--precision must be one of"),
         (("right.py", "permute", *OPTIONS[:4], "--dims", "0,0"), "--dims"),
         (("none.py", "permute", *OPTIONS), "there is no such file"),
+        (("bare.cu", "permute", *OPTIONS), "has no declaration of its launches"),
         (("right.py", "permute", *OPTIONS[:-1], "ann/nothing"), "--vs"),
     ],
 )

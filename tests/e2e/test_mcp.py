@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.lab import Lab
 from tests.service.uploads.problem_sources import SCALE
+from tests.service.uploads.sources import TRITON
 
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
@@ -111,12 +112,81 @@ def test_kernels_are_explained(lab: Lab) -> None:
     assert "texts" not in report["kernels"][0]
 
 
+SLEEPS = """
+import time
+
+
+def permute(x, dims):
+    time.sleep({})
+    return x.permute(dims).contiguous()
+"""
+
+
+def test_sources_race_and_are_not_kept(lab: Lab) -> None:
+    sources = [
+        SLEEPS.format(0.03),
+        RIGHT.replace("()", "() + 1"),
+        SLEEPS.format(0.002),
+        "def x(:\n",
+    ]
+    given = {"op": "permute", "cases": [CASE], "sources": sources}
+
+    (failed, text), (of_two_failed, of_two) = called(
+        lab,
+        ("race", given),
+        ("race", {**given, "cases": [CASE, {**CASE, "shape": [9, 7]}], "sources": sources[:1],
+                  "implementations": ["torch"]}),
+    )  # fmt: skip
+
+    assert not failed, text
+    assert len(text) <= MOST_CHARACTERS
+    found = json.loads(text)
+    assert (found["outcome"], found["winner"]) == ("winner", {"source": 2})
+    assert [(one["source"], one["rank"]) for one in found["ranking"]] == [(2, 1), (0, 2)]
+    assert found["ranking"][1]["ratio_low"] > 1
+    assert {one["source"]: one["status"] for one in found["failed"]} == {
+        1: "wrong_result",
+        3: "refused",
+    }
+    assert "line 1" in found["failed"][1]["error"]
+    assert "evaluate" in found["next"]
+    assert not of_two_failed, of_two
+    assert json.loads(of_two)["never_best"] == [0]
+    assert [one["fastest"] for one in json.loads(of_two)["cases"]] == [["torch"], ["torch"]]
+    with lab.client("ann") as gpu:
+        stored = [one.name for one in gpu.implementations.list(user="ann").implementations]
+    assert "ann/permute" not in stored
+
+
+def test_a_verified_kernel_without_a_gpu_is_unchecked(lab: Lab) -> None:
+    given = {"op": "permute", "cases": [CASE], "source": TRITON, "verified": True}
+
+    ((failed, text),) = called(lab, ("evaluate", given))
+
+    assert not failed, text
+    found = json.loads(text)
+    assert (found["verified"], found["failure"]["kind"]) == (True, "unchecked")
+    assert "compiled for sm_" in found["failure"]["text"]
+    assert "a server with a GPU" in found["failure"]["next"]
+
+
+def test_a_profile_needs_a_gpu_and_says_what_needs_none(lab: Lab) -> None:
+    ((failed, text),) = called(lab, ("profile", {"op": "permute", "case": CASE, "source": RIGHT}))
+
+    assert failed
+    assert text.endswith("next: Use explain, which needs neither a GPU nor Nsight Compute.")
+    with lab.client("ann") as gpu:
+        stored = [one.name for one in gpu.implementations.list(user="ann").implementations]
+    assert "ann/permute" not in stored
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (("evaluate", {"op": "nothing", "cases": [CASE], "source": RIGHT}), "op must be one of"),
         (("evaluate", {"op": "permute", "cases": [{"shape": [2]}], "source": RIGHT}), "cases.0"),
         (("list_ops", {"name": "nothing"}), "list_ops"),
+        (("race", {"op": "permute", "cases": [CASE], "sources": [RIGHT]}), "a race needs 2"),
     ],
 )
 def test_an_error_says_what_to_do_next(call: Call, said: str, lab: Lab) -> None:

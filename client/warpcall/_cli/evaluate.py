@@ -19,9 +19,10 @@ from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, console, table_of, write_lines
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import interval, microseconds, ratio
-from warpcall._cli.uploads import Upload, is_file, upload_of
+from warpcall._cli.uploads import Upload, Verified, is_file, upload_of
 from warpcall._jobs.evaluations import member_of
 from warpcall._text import clean_json
+from warpcall.errors import InvalidInput
 from warpcall.evaluations import Evaluation
 from warpcall.jobs import PRECISIONS
 
@@ -59,6 +60,7 @@ def evaluate(
             "(60); check times nothing.",
         ),
     ] = None,
+    verified: Verified = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the sources on the server, as uploads.")
     ] = False,
@@ -74,12 +76,13 @@ def evaluate(
 
     \b
     warpcall evaluate a.py b.py permute --shape 4096x4096 --dtype bf16 --dims 1,0
+    warpcall evaluate --verified a.py b.cu permute --shape 4096x4096 --dtype bf16 --dims 1,0
     warpcall evaluate tries/*.py ann/row-norm --size rows=4096,columns=1000 --json
     """
     op, files, rest = split(arguments or [])
     chosen = one_of("--precision", precision or "quick", PRECISIONS)
     uploads = [upload_of(one) for one in files]
-    members = [member(one) for one in uploads]
+    members = [member(one, verified) for one in uploads]
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)
         sweep = sweep_of(declaration, rest, shape, dtype, size or [])
@@ -117,13 +120,17 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str], list[str]]:
     return others[0], files, [*arguments[first:]]
 
 
-def member(upload: Upload) -> Mapping[str, Any]:
+def member(upload: Upload, verified: bool) -> Mapping[str, Any]:
     """A file as a candidate."""
     if not upload.path.exists():
         raise UsageError(f"{upload.path}: there is no such file")
-    found = member_of(Path(upload.path))
-    if upload.function is not None:
-        found = {"source": found["source"], "function": upload.function}
+    try:
+        found = member_of(Path(upload.path), verified)
+    except InvalidInput as error:
+        raise UsageError(error.detail) from None
+    if upload.function is not None:  # the name is then that of the function
+        del found["name"]
+        found["function"] = upload.function
     return found
 
 

@@ -14,8 +14,8 @@ app = typer.Typer()
 def mcp(url: Url = None) -> None:
     """Serve tools for agents that write kernels.
 
-    It speaks the Model Context Protocol on stdin and stdout. Its tools list ops and problems, evaluate candidates, explain what Triton kernels need, and show the history of
-    an implementation. It needs the extra `mcp`.
+    It speaks the Model Context Protocol on stdin and stdout. Its tools list ops and problems, evaluate candidates, find the fastest of
+    several, explain what Triton kernels need, profile an implementation, and show its history. It needs the extra `mcp`.
 
     \b
     pip install 'warpcall[mcp]'

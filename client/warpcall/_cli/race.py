@@ -20,7 +20,7 @@ from warpcall._cli.job_output import goes_on
 from warpcall._cli.output import Json, Url, op_names, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import interval, microseconds, one_line, ratio
-from warpcall._cli.uploads import is_file, upload_of
+from warpcall._cli.uploads import Verified, is_file, upload_of
 from warpcall._jobs import races
 from warpcall._jobs.races import shown
 from warpcall.errors import InvalidInput
@@ -74,6 +74,7 @@ def race(
             "as BLOCK=64,128. Can be repeated; all combinations race.",
         ),
     ] = None,
+    verified: Verified = False,
     shape: Shapes = None,
     dtype: Dtypes = None,
     size: Sizes = None,
@@ -91,6 +92,7 @@ def race(
 
     \b
     warpcall race permute a.py b.py torch --shape 4096x4096 --dtype bf16 --dims 1,0
+    warpcall race permute --verified a.py b.cu --shape 4096x4096 --dtype bf16 --dims 1,0
     warpcall race permute --mine candidates --shape 4096x4096 --dtype bf16 --dims 1,0
     warpcall race permute a.py --over BLOCK=64,128,256 --over num_warps=4,8 --shape 4096x4096 --dtype bf16 --dims 1,0
     """
@@ -105,7 +107,7 @@ def race(
         declaration = declaration_of(gpu, op)
         check_options(context, declaration)
         sweep = sweep_of(declaration, rest, shape, dtype, size or [])
-        entrants = _entrants(files, _over(over or []))
+        entrants = _entrants(files, _over(over or []), verified)
         if len(entrants) + len(names) < FEWEST or len(entrants) + len(names) > MOST:
             raise UsageError(
                 f"a race needs {FEWEST} to {MOST} implementations, got {len(entrants) + len(names)}"
@@ -150,14 +152,19 @@ def _files_in(folder: Path | None) -> list[str]:
     return found
 
 
-def _entrants(files: Sequence[str], over: Mapping[str, list[Any]] | None) -> list[races.Entrant]:
+def _entrants(
+    files: Sequence[str], over: Mapping[str, list[Any]] | None, verified: bool
+) -> list[races.Entrant]:
     uploads = [upload_of(one) for one in files]
     if over is None:
-        return [races.Entrant(one.path, str(one.path), function=one.function) for one in uploads]
+        return [
+            races.Entrant(one.path, str(one.path), function=one.function, verified=verified)
+            for one in uploads
+        ]
     if len(uploads) != 1:
         raise UsageError(f"--over is for one file, got {len(uploads)}")
     try:
-        return races.entrants_of([uploads[0].path], over, uploads[0].function)
+        return races.entrants_of([uploads[0].path], over, uploads[0].function, verified=verified)
     except InvalidInput as error:
         raise UsageError(f"--{error.detail}") from None
 

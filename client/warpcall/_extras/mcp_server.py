@@ -16,10 +16,15 @@ from pydantic import Field
 
 from warpcall import __version__
 from warpcall._async_client import AsyncClient
-from warpcall.errors import InvalidInput, NotFound, TimedOut, Unauthorized, WarpcallError
+from warpcall._extras import agent_jobs
+from warpcall._jobs.source import Source as SourceText
+from warpcall._jobs.verified import verified_members
+from warpcall.errors import InvalidInput, NotFound, Problem, TimedOut, Unauthorized, WarpcallError
+from warpcall.implementations import Language
 from warpcall.jobs import Precision
+from warpcall.races import MOST
 
-TIMEOUT_S = 300.0  # of an evaluation; afterwards its job goes on
+TIMEOUT_S = 300.0  # of a tool that waits for a job, which goes on afterwards
 MOST_POINTS = 20  # of a history
 MOST_TEXT = 2000  # characters
 DIGITS = 4
@@ -27,7 +32,9 @@ INSTRUCTIONS = """\
 Evaluate GPU kernels. Choose an op with list_ops (or a problem with list_problems), write a Python module
 with a function that has the op's name (with _ for -) and takes its inputs and parameters by name, and
 send it to evaluate. If it fails, follow `next`. A ratio below 1 is faster than the baseline; believe
-`ratio_high`, not `ratio`. explain shows registers and spills of Triton kernels, and needs no GPU."""
+`ratio_high`, not `ratio`. To find the fastest of several sources, send all of them to race: whoever is
+surely slower is timed no more. explain shows registers and spills of Triton kernels, and needs no GPU;
+profile shows what limits a kernel on one."""
 
 Case = Annotated[
     dict[str, Any],
@@ -40,6 +47,14 @@ Source = Annotated[str | None, Field(description="A whole Python module as text.
 Function = Annotated[
     str | None, Field(description="Function in the source; by default the op's name with _ for -.")
 ]
+Verified = Annotated[
+    bool,
+    Field(
+        description="Time only the compiled kernels, which the server launches itself. Such a time "
+        "cannot be faked by code of the host. It needs a GPU."
+    ),
+]
+NO_PROFILE = "Use explain, which needs neither a GPU nor Nsight Compute."
 NEXT = {
     Unauthorized: "Set WARPCALL_API_KEY to a key of the server, or run `warpcall login`.",
     NotFound: "List the names with list_ops or list_problems.",
@@ -104,11 +119,23 @@ def mcp_server(url: str | None) -> MCPServer:
             str | None, Field(description="By default warpcall, for a problem torch.")
         ] = None,
         precision: Precision = "quick",
+        verified: Verified = False,
+        language: Annotated[
+            Language,
+            Field(
+                description="cuda: CUDA C++, always verified, with its launches in a comment that "
+                "begins with warpcall-launches."
+            ),
+        ] = "python",
     ) -> dict[str, Any]:
         """Evaluate a candidate: does it compile, is it right, how fast is it against the baseline."""
-        members = {"source": source, "function": function, "implementation": implementation}
-        candidate = {name: value for name, value in members.items() if value is not None}
+        members: dict[str, object] = {"source": source, "function": function}
+        members["implementation"] = implementation
         async with _saying_what_to_do():
+            if source is not None:
+                text = SourceText(source, language=language)
+                members |= verified_members(text, verified, None, None)
+            candidate = {name: value for name, value in members.items() if value is not None}
             found = await clients[0].evaluate(
                 op,
                 candidate,
@@ -129,6 +156,48 @@ def mcp_server(url: str | None) -> MCPServer:
                 for one in shown["cases"]
             ]
         return compact(shown)
+
+    async def race(
+        op: str,
+        cases: list[Case],
+        sources: Annotated[
+            list[str], Field(max_length=MOST, description="Whole Python modules as texts.")
+        ] = [],  # noqa: B006  # a default of the tool's schema, which nothing changes
+        implementations: Annotated[
+            list[str],
+            Field(max_length=MOST, description="Stored ones, such as torch, warpcall or ann/fast."),
+        ] = [],  # noqa: B006
+        precision: Precision = "quick",
+        verified: Verified = False,
+    ) -> dict[str, Any]:
+        """Find the fastest of 2 to 64 candidates with little device time. Ratios are to the fastest."""
+        async with _saying_what_to_do():
+            return compact(
+                await agent_jobs.race(
+                    *(clients[0], op, cases, sources, implementations),
+                    verified=verified,
+                    precision=precision,
+                    timeout_s=TIMEOUT_S,
+                )
+            )
+
+    async def profile(
+        op: str,
+        case: Case,
+        source: Source = None,
+        function: Function = None,
+        implementation: Annotated[
+            str | None, Field(description="In place of source: a stored one, such as warpcall.")
+        ] = None,
+    ) -> dict[str, Any]:
+        """What NVIDIA's Nsight Compute says of the kernels of an implementation in a case, as text. It
+        needs a server with a GPU and Nsight Compute."""
+        async with _saying_what_to_do():
+            return compact(
+                await agent_jobs.profile(
+                    *(clients[0], op, case, source, function, implementation), timeout_s=TIMEOUT_S
+                )
+            )
 
     async def explain(
         op: str,
@@ -173,7 +242,7 @@ def mcp_server(url: str | None) -> MCPServer:
         ]
         return compact({"points": points}) if points else {"points": []}
 
-    for tool in (list_ops, list_problems, evaluate, explain, history):
+    for tool in (list_ops, list_problems, evaluate, race, explain, profile, history):
         server.add_tool(tool)
     return server
 
@@ -186,6 +255,8 @@ async def _saying_what_to_do() -> AsyncIterator[None]:
     except WarpcallError as error:
         known = (text for kind, text in NEXT.items() if isinstance(error, kind))
         following = next(known, "Call the tool again in a minute; see the message.")
+        if isinstance(error, Problem) and error.field == "profile":
+            following = NO_PROFILE
         raise ToolError(f"{str(error)[:MOST_TEXT]}\nnext: {following}") from None
 
 

@@ -13,6 +13,7 @@ from warpcall._core import Core
 from warpcall._jobs.client import given
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import Code, source_of
+from warpcall._jobs.verified import verified_members
 from warpcall._tensors import new_id
 from warpcall.errors import (
     Busy,
@@ -37,9 +38,9 @@ MOST_SOURCES = 256  # of a batch
 MOST_BYTES = 3 << 20  # of the sources of a batch: the server takes 4 MiB of JSON
 MAX_LINE_BYTES = 1 << 20
 
-Candidate = Code | Mapping[str, str]
-"""A path of a Python file, a source, a function; or the members `source`, `function` and `name` of a
-candidate of the HTTP API, or its `implementation`."""
+Candidate = Code | Mapping[str, Any]
+"""A path of a file, a source, a function; or the members `source`, `function`, `name`, `verified`,
+`language` and `launches` of a candidate of the HTTP API, or its `implementation`."""
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -50,6 +51,8 @@ class EvaluationOptions(TypedDict, total=False):
         precision: "quick" by default, "standard", "publish", or "check" to time nothing.
         baseline: what times are compared with; by default "warpcall", for a problem "torch".
         priority, tags, private, gpu, node: as in `JobRequest`.
+        verified: whether only the compiled kernels of the sources shall be timed, launched by the
+            server's own code: docs/verified-kernels.md. CUDA C++ always is verified.
         keep: whether the sources stay stored as uploads after their jobs.
         fresh: measure again what was measured before.
     """
@@ -61,6 +64,7 @@ class EvaluationOptions(TypedDict, total=False):
     priority: Priority | None
     tags: Sequence[str] | None
     private: bool | None
+    verified: bool
     keep: bool
     fresh: bool
     gpu: str | None
@@ -73,7 +77,7 @@ async def evaluate(
     """As `Client.evaluate`."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     headers = {"Idempotency-Key": new_id(), **_wait(until)}
-    body = {**_body(op, options), **member_of(candidate)}
+    body = {**_body(op, options), **member_of(candidate, options.get("verified", False))}
     found = await _asked(core, "POST", PATH, body, headers)
     while not found.done:
         if until is not None and time.monotonic() >= until:
@@ -90,7 +94,7 @@ async def evaluate_many(
     some: list[tuple[int, dict[str, Any]]] = []
     nbytes = 0
     for index, candidate in enumerate(candidates):
-        member = member_of(candidate)
+        member = member_of(candidate, options.get("verified", False))
         more = len(json.dumps(member))
         if some and (len(some) == MOST_SOURCES or nbytes + more > MOST_BYTES):
             async for found in _batch(core, body, some):
@@ -103,16 +107,22 @@ async def evaluate_many(
             yield found
 
 
-def member_of(candidate: Candidate) -> dict[str, Any]:
+def member_of(candidate: Candidate, verified: bool = False) -> dict[str, Any]:
     """A candidate as the HTTP API takes it.
+
+    Args:
+        verified: whether only its kernels shall be timed, if it is a source.
 
     Raises:
         InvalidInput, TooLarge, OSError: as `implementations.add`.
     """
     if isinstance(candidate, Mapping):
-        return dict(candidate)
+        return (
+            {"verified": True, **candidate} if verified and "source" in candidate else {**candidate}
+        )
     source = source_of(candidate)
-    return given({"source": source.text, "function": source.function, "name": source.name})
+    names = {"source": source.text, "function": source.function, "name": source.name}
+    return given({**names, **verified_members(source, verified, None, None)})
 
 
 async def _batch(
@@ -202,5 +212,5 @@ def _body(op: str, options: EvaluationOptions) -> dict[str, Any]:
     if (cases is None) == (sweep is None):
         raise InvalidInput("give either cases or sweep", field="cases")
     spec = JobRequest(op, cases=cases, sweep=sweep).to_dict()
-    others = {name: value for name, value in options.items() if name not in spec}
+    others = {n: value for n, value in options.items() if n not in spec and n != "verified"}
     return given({**spec, **others})

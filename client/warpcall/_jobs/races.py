@@ -36,6 +36,7 @@ class Entrant:
         label: how messages and `Race.refused` name it.
         name: under which it is uploaded; None for the default.
         function: in the source; None for the default.
+        verified: whether only its kernels shall be timed.
         configuration: the constants with which it was made of a file.
     """
 
@@ -43,20 +44,32 @@ class Entrant:
     label: str
     name: str | None = None
     function: str | None = None
+    verified: bool = False
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """The job of a race, the constants of its implementations, and why other sources are not in it."""
+    """The job of a race.
+
+    Attributes:
+        configurations: the constants of those implementations that were made of a file, by name.
+        refused: why other sources are not in it, by label.
+        uploaded: the sources that are in it, each with its upload and its name in the job.
+    """
 
     job: AsyncJob
     configurations: Mapping[str, Mapping[str, Any]]
     refused: Mapping[str, str]
+    uploaded: Sequence[tuple[Entrant, UploadedImplementation, str]]
 
 
 def entrants_of(
-    codes: Sequence[Code], over: Mapping[str, Sequence[Any]] | None, function: str | None = None
+    codes: Sequence[Code],
+    over: Mapping[str, Sequence[Any]] | None,
+    function: str | None = None,
+    *,
+    verified: bool = False,
 ) -> list[Entrant]:
     """The sources that race: those that are given, or the configurations of one of them.
 
@@ -65,10 +78,15 @@ def entrants_of(
         OSError: a file cannot be read.
     """
     if over is None:
-        return [Entrant(code, _label(code), function=function) for code in codes]
+        return [Entrant(one, _label(one), function=function, verified=verified) for one in codes]
     if len(codes) != 1:
         raise InvalidInput(f"over is for one source, got {len(codes)}", field="over")
     source = source_of(codes[0])
+    if source.language == "cuda":
+        raise InvalidInput(
+            f"over is for Python, {source.label} is CUDA C++: declare `configurations` in its comment",
+            field="over",
+        )
     made = configured(source.text, over, source.label, MOST)
     called = function or source.function
     stem = source.name or called or "candidate"
@@ -76,7 +94,10 @@ def entrants_of(
     if not NAME.fullmatch(name):
         name = f"candidate{TUNED}"
     return [
-        Entrant(_text(one.source), shown(one.configuration), name, called, one.configuration)
+        Entrant(
+            *(_text(one.source), shown(one.configuration), name, called, verified),
+            configuration=one.configuration,
+        )
         for one in made
     ]
 
@@ -117,9 +138,10 @@ async def race(
                 function=one.function,
                 name=one.name,
                 private=request.private,
+                verified=one.verified,
             )
         except InvalidInput as error:
-            if error.field not in ("source", "function"):
+            if error.field not in ("source", "function", "launches"):
                 raise
             refused[one.label] = error.detail
             tell(f"{one.label} is refused: {error.detail}")
@@ -128,11 +150,8 @@ async def race(
             how = "uploaded now" if found.created else "uploaded before"
             tell(f"{one.label} is {found.name}@{found.version}, {how}")
     names = _job_names([found for _, found in sent])
-    configurations = {
-        name: one.configuration
-        for name, (one, _) in zip(names, sent, strict=True)
-        if one.configuration
-    }
+    uploaded = [(one, found, name) for (one, found), name in zip(sent, names, strict=True)]
+    configurations = {name: one.configuration for one, _, name in uploaded if one.configuration}
     names = [*dict.fromkeys([*names, *others])]
     if len(names) < FEWEST:
         why = "; ".join(f"{label}: {text}" for label, text in refused.items())
@@ -142,7 +161,7 @@ async def race(
             field="implementations",
         )
     job = await AsyncJobs(core).submit(replace(request, implementations=names, race=True))
-    return Submitted(job, configurations, refused)
+    return Submitted(job, configurations, refused, uploaded)
 
 
 async def outcome(submitted: Submitted, timeout_s: float | None = None) -> Race:

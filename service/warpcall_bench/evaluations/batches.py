@@ -199,8 +199,7 @@ class Batches:
             if answer.field not in OF_SOURCE:
                 raise answer
             request = batch.request.job([batch.request.first, named.name])
-            sha256 = named.new.sha256 if named.new else None
-            batch.decide(number, verdicts.refused(request, named.name, sha256, answer.detail))
+            batch.decide(number, verdicts.refused(request, named.name, named.new, answer.detail))
         return ready
 
     async def _submit(

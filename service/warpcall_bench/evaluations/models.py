@@ -19,6 +19,7 @@ from warpcall_bench.jobs.models import (
     Word,
     is_problem,
 )
+from warpcall_bench.runs.messages import Language
 from warpcall_bench.runs.operator_modules import KERNELS
 from warpcall_bench.uploads.models import Function, Name
 from warpcall_service.http.openapi_parts import Model, Text
@@ -28,6 +29,7 @@ MAX_SOURCES = 256  # of a batch
 # What is left of a job's implementations beside the baseline. docs/for-programs.md has what was measured.
 MOST_TOGETHER = 7
 TORCH = "torch"
+OF_SOURCE = ("function", "name", "verified", "language", "launches")  # members of a source
 
 
 class Candidate(Model):
@@ -35,7 +37,8 @@ class Candidate(Model):
 
     `source` is a whole module. Its `function`, by default the one with the op's name and `_` for `-`,
     takes the op's inputs and parameters by name. `name` is what results call it, by default the
-    function's name. `implementation` is the name of an upload, such as "ann/fast" or
+    function's name. Of a `verified` candidate only the compiled kernels are timed; it, its `language`
+    and its `launches` are those of an upload. `implementation` is the name of an upload, such as "ann/fast" or
     "ann/fast@3f2a91c0", or of any other implementation that jobs can time.
     """
 
@@ -44,14 +47,18 @@ class Candidate(Model):
     source: Annotated[Text, StringConstraints(min_length=1)] | None = None
     function: Function | None = None
     name: Name | None = None
+    verified: bool = False
+    language: Language = "python"
+    launches: dict[str, Any] | None = None
     implementation: ImplementationName | None = None
 
     @model_validator(mode="after")
     def _check_candidate(self) -> Self:
         if (self.source is None) == (self.implementation is None):
             raise ValueError("give either source or implementation")
-        if self.implementation is not None and (self.function or self.name):
-            raise ValueError("function and name belong to a source, not to an implementation")
+        given = [name for name in OF_SOURCE if name in self.model_fields_set]
+        if self.implementation is not None and given:
+            raise ValueError(f"{given[0]} belongs to a source, not to an implementation")
         return self
 
 

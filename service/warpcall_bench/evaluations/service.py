@@ -28,7 +28,7 @@ from warpcall_service.http.exchange import ClientGone
 from warpcall_service.identity import Caller
 from warpcall_service.text import brief
 
-OF_SOURCE = ("source", "function")  # fields of a refusal that is a verdict on a source
+OF_SOURCE = ("source", "function", "launches")  # fields of a refusal that is a verdict on a source
 
 Left = Callable[[], bool]
 
@@ -141,7 +141,7 @@ class Evaluations:
             except InvalidInput as error:
                 if error.field not in OF_SOURCE:
                     raise
-                return verdicts.refused(request, named.name, named.new.sha256, error.detail)
+                return verdicts.refused(request, named.name, named.new, error.detail)
         return (await self.submit(caller, request, checked, uploads, options, key, traceparent))[0]
 
     def named(self, caller: Caller, candidate: Candidate, options: EvaluationOptions) -> Named:

@@ -35,6 +35,7 @@ from warpcall_bench.jobs.tables import Measurement as Row
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.stored_results import result_of
 from warpcall_bench.uploads.database import SHOWN_DIGITS
+from warpcall_bench.uploads.new_versions import NewImplementation
 from warpcall_service.formats.payloads import checked as made
 from warpcall_service.identity import Caller
 from warpcall_service.text import brief, printable
@@ -92,6 +93,7 @@ def evaluation(
             "op": job.op,
             "implementation": name,
             "source_sha256": _source(job, name, own),
+            "verified": all(row.verified for row in own) if own else None,
             "baseline": names[0],
             "precision": job.precision,
             "compiled": compiled,
@@ -112,9 +114,11 @@ def evaluation(
 
 
 def refused(
-    request: JobRequest, name: str, sha256: str | None, text: str, *, index: int = 0
+    request: JobRequest, name: str, new: NewImplementation | None, text: str, *, index: int = 0
 ) -> Evaluation:
-    """The verdict on a source that cannot be imported."""
+    """The verdict on a source that cannot be imported, or cannot be compiled as CUDA C++."""
+    verified = None if new is None else new.verified
+    is_cuda = verified is not None and verified["language"] == "cuda"
     return made(
         Evaluation,
         {
@@ -124,13 +128,14 @@ def refused(
             "state": "done",
             "op": without_version(request.op),
             "implementation": name,
-            "source_sha256": sha256,
+            "source_sha256": None if new is None else new.sha256,
+            "verified": verified is not None,
             "baseline": request.implementations[0],
             "precision": request.precision,
             "compiled": False,
             "right": False,
             "marks": [],
-            "failure": failed("import_error", text),
+            "failure": failed("compile_error" if is_cuda else "import_error", text),
             "why": "",
             "cases": [],
             "reused": False,

@@ -15,7 +15,8 @@ from tests.service.evaluations.test_evaluations import PATH, verdict
 from tests.service.job_requests import CASE, reached, show, submit
 from tests.service.requests import problem_of
 from tests.service.uploads.requests import Lab, names, running_lab
-from tests.service.uploads.sources import SHORT, WRONG
+from tests.service.uploads.sources import SHORT, TRITON, WRONG
+from tests.service.uploads.test_verified_uploads import CUDA, CUDA_LAUNCHES
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -93,6 +94,25 @@ def test_a_batch_takes_stored_implementations_too(http: httpx.Client) -> None:
 
     assert {one["implementation"] for one in found} == {"warpcall", "ann/new"}
     assert all(one["right"] for one in found)
+
+
+def test_verified_candidates_of_a_batch_stand_beside_others(http: httpx.Client) -> None:
+    cuda = {"verified": True, "language": "cuda", "launches": CUDA_LAUNCHES}
+    sources = [
+        {"source": TRITON, "verified": True},
+        {"source": TRITON},
+        {"source": CUDA, **cuda, "name": "cuda"},
+        {"source": WRONG, "verified": True, "name": "computes-with-torch"},
+        {"source": TRITON, "verified": True, "launches": {"launches": []}},
+    ]
+
+    found = {one["index"]: one for one in lines(http, sources=sources)}
+
+    assert [found[n]["verified"] for n in range(5)] == [True, False, True, True, True]
+    kinds = [found[n]["failure"] and found[n]["failure"]["kind"] for n in range(5)]
+    assert kinds == ["unchecked", None, "unchecked", "error", "import_error"]
+    assert "interpreted" in found[1]["marks"]
+    assert len({found[n]["source_sha256"] for n in range(5)}) == 5
 
 
 @pytest.mark.parametrize(

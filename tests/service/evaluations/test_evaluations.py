@@ -15,6 +15,7 @@ from tests.service.job_requests import CASE
 from tests.service.requests import problem_of
 from tests.service.uploads.requests import Lab, names, running_lab, uploaded
 from tests.service.uploads.sources import LONG, SHORT, TRITON, WRONG
+from tests.service.uploads.test_verified_uploads import CUDA, CUDA_LAUNCHES, LAUNCHES
 
 pytestmark = pytest.mark.slow
 
@@ -150,6 +151,44 @@ def test_a_kernel_of_triton_is_right_without_a_gpu_and_has_no_ratio(http: httpx.
     assert found["why"]
 
 
+def test_a_verified_kernel_without_a_gpu_is_compiled_and_not_checked(http: httpx.Client) -> None:
+    cuda = {"verified": True, "language": "cuda", "launches": CUDA_LAUNCHES}
+
+    found = [
+        verdict(http, TRITON, verified=True, baseline=None),
+        verdict(http, TRITON, verified=True, launches=LAUNCHES, baseline=None),
+        verdict(http, CUDA, **cuda, baseline=None),
+    ]
+
+    for one in found:
+        assert (one["verified"], one["compiled"], one["right"]) == (True, True, None)
+        assert one["failure"]["kind"] == "unchecked"
+        assert "compiled for sm_90 and inspected: 1 kernel" in one["failure"]["text"]
+        assert "a server with a GPU" in one["failure"]["next"]
+        assert one["time_us"] is one["ratio"] is one["verdict"] is None
+    assert len({one["source_sha256"] for one in found}) == 3
+    assert "ann/permute" not in names(http, user="ann")
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "kind", "text"),
+    [
+        (CUDA.replace("rows;", "columns;"), {"language": "cuda", "launches": CUDA_LAUNCHES},
+         "compile_error", r"source: kernel.cu\(3\): error: .+columns.+"),
+        (TRITON, {"launches": {"launches": []}}, "import_error", r"launches: the declaration .+"),
+        ("import nothing_like_it\n", {}, "import_error", r"source: line 1: ModuleNotFound.+"),
+    ],
+)  # fmt: skip
+def test_a_verified_source_that_cannot_be_used_is_a_verdict(
+    source: str, change: dict[str, Any], kind: str, text: str, http: httpx.Client
+) -> None:
+    found = verdict(http, source, verified=True, **change)
+
+    assert (found["verified"], found["compiled"], found["id"]) == (True, False, None)
+    assert found["failure"]["kind"] == kind
+    assert re.fullmatch(text, found["failure"]["text"], re.DOTALL)
+
+
 def test_who_does_not_wait_gets_an_id_to_ask_with(http: httpx.Client) -> None:
     source = SHORT + "# another\n"
 
@@ -190,6 +229,10 @@ def test_a_request_that_is_sent_again_finds_its_job(http: httpx.Client) -> None:
         ({}, "body"),
         ({"precision": "long"}, "precision"),
         ({"name": "a b"}, "name"),
+        ({"implementation": "ann/kept", "verified": True, "cases": None}, "body"),
+        ({"launches": CUDA_LAUNCHES}, "launches"),
+        ({"verified": True, "language": "cuda"}, "launches"),
+        ({"verified": "yes"}, "verified"),
     ],
 )
 def test_what_cannot_be_measured_is_a_problem(
@@ -234,6 +277,7 @@ def test_verdicts_fit_the_published_schema(lab: Lab, http: httpx.Client) -> None
     }
     validator = jsonschema_rs.validator_for(schema)
     for found in (verdict(http, WRONG), verdict(http, "import nothing_like_it\n")):
+        assert found["verified"] is False
         assert [error.message for error in validator.iter_errors(found)] == []
         for field in found:
             assert not validator.is_valid({k: v for k, v in found.items() if k != field})
