@@ -124,9 +124,9 @@ def permute(x, dims):
 
 def test_sources_race_and_are_not_kept(lab: Lab) -> None:
     sources = [
-        SLEEPS.format(0.03),
+        SLEEPS.format(0.2),
         RIGHT.replace("()", "() + 1"),
-        SLEEPS.format(0.002),
+        SLEEPS.format(0.02),
         "def x(:\n",
     ]
     given = {"op": "permute", "cases": [CASE], "sources": sources}
