@@ -13,7 +13,6 @@ from warpcall.health import ClusterHealth, Health, ServerHealth
 from warpcall_service.doctor import checks, probe
 from warpcall_service.doctor.probe import read_json
 from warpcall_service.extension import load_settings
-from warpcall_service.formats.payloads import checked
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.store.database import Store, StoreError
 
@@ -69,6 +68,8 @@ def find(settings: Settings) -> dict[str, Any]:
 
 def lines_of(report: dict[str, Any]) -> list[str]:
     """The report for people."""
+    from warpcall_service.formats.payloads import checked  # other commands need no FastAPI
+
     lines = [f"no server runs at {report['at']}"]
     if report["running"]:
         ready = checked(Health, report["ready"])
