@@ -48,14 +48,25 @@ def shell(
     )
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", ["kernels", "health --json", PERMUTE, "--help"])
+# Each command with each stream, and each of both with and without a buffer.
 @pytest.mark.parametrize(
-    ("stream", "why"), [(">&-", "Bad file descriptor"), ("> /dev/full", "No space left on device")]
+    ("arguments", "stream", "unbuffered"),
+    [
+        ("kernels", ">&-", ""),
+        ("kernels", "> /dev/full", "1"),
+        ("health --json", ">&-", "1"),
+        ("health --json", "> /dev/full", ""),
+        (PERMUTE, ">&-", ""),
+        (PERMUTE, "> /dev/full", "1"),
+        ("--help", ">&-", "1"),
+        ("--help", "> /dev/full", ""),
+    ],
 )
 def test_an_output_that_cannot_be_written_is_one_line(
-    arguments: str, stream: str, why: str, unbuffered: str, server: OpsServer
+    arguments: str, stream: str, unbuffered: str, server: OpsServer
 ) -> None:
+    why = {">&-": "Bad file descriptor", "> /dev/full": "No space left on device"}[stream]
+
     done = shell(server, f"warpcall {arguments} {stream}", unbuffered=unbuffered)
 
     assert (done.returncode, done.stderr) == (1, f"warpcall: standard output: {why}\n")
@@ -96,9 +107,14 @@ def test_a_closed_input_changes_nothing(arguments: str, server: OpsServer) -> No
     assert done.stdout
 
 
-@pytest.mark.parametrize("stream", ["2>&-", "2> /dev/full"])
 @pytest.mark.parametrize(
-    ("arguments", "code"), [("kernels sort", 1), ("run permute", 2), ("kernels --nonsense", 2)]
+    ("arguments", "code", "stream"),
+    [
+        ("kernels sort", 1, "2>&-"),
+        ("kernels sort", 1, "2> /dev/full"),
+        ("run permute", 2, "2> /dev/full"),
+        ("kernels --nonsense", 2, "2>&-"),
+    ],
 )
 def test_errors_are_exit_codes_where_no_message_can_be_written(
     arguments: str, code: int, stream: str, server: OpsServer
@@ -128,8 +144,10 @@ def test_a_key_that_cannot_be_read_is_one_line(
     assert (done.returncode, done.stderr) == (code, f"warpcall: {why}\n")
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
-@pytest.mark.parametrize("arguments", ["run permute {} --dims 1,0", "tensors put {}"])
+@pytest.mark.parametrize(
+    ("arguments", "suffix"),
+    [("run permute {} --dims 1,0", ".npy"), ("tensors put {}", ".safetensors")],
+)
 def test_a_pipe_in_place_of_a_file_is_refused(
     arguments: str, suffix: str, server: OpsServer
 ) -> None:
