@@ -1,7 +1,7 @@
 """One new file in `warpcall_kernels/` is an op: listed, served, documented, callable and tested.
 
-The file is the one that docs/add-a-kernel.md tells readers to write, and the one that docs/problems.md
-tells them to copy for a problem.
+The files are the one that docs/add-a-kernel.md tells readers to write, and the one that docs/problems.md
+tells them to copy for a problem. One package, one server and one run of pytest have both.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", params=["add-a-kernel", "problems"])
-def source(request: pytest.FixtureRequest) -> str:
+def file_of(page: str) -> str:
     """The file that a page tells readers to make."""
-    page = (ROOT / f"docs/{request.param}.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    text = (ROOT / f"docs/{page}.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     files = [str(block) for block in blocks if "OP = Op(" in block]
-    copied = re.findall(r"^cp (examples/\S+) kernels/warpcall_kernels/", page, re.MULTILINE)
+    copied = re.findall(r"^cp (examples/\S+) kernels/warpcall_kernels/", text, re.MULTILINE)
     files += [(ROOT / file).read_text() for file in copied]
     (found,) = files
     return found
 
 
-@pytest.fixture(scope="module")
-def name(source: str) -> str:
+def name_in(source: str) -> str:
     found = re.search(r'Op\(\s*name="([a-z-]+)"', source)
     assert found
     return found[1]
 
 
+NEW = {name_in(file): file for file in map(file_of, ("add-a-kernel", "problems"))}
+each_new_op = pytest.mark.parametrize("name", NEW)
+
+
 @pytest.fixture(scope="module")
-def sources(source: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as it is, and the new file; nothing else is touched."""
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package as it is, and the new files; nothing else is touched."""
     folder = tmp_path_factory.mktemp("sources")
     package = folder / "warpcall_kernels"
     shutil.copytree(Path(warpcall_kernels.__file__).parent, package)
-    (package / f"{name.replace('-', '_')}.py").write_text(source)
+    for name, file in NEW.items():
+        (package / f"{name.replace('-', '_')}.py").write_text(file)
     return folder
 
 
@@ -62,6 +65,7 @@ def server(sources: Path) -> Iterator[Server]:
         yield running
 
 
+@each_new_op
 def test_it_is_listed(server: Server, name: str) -> None:
     listed = json.loads(server.get("/v1/kernels")[1])["kernels"]
 
@@ -69,6 +73,7 @@ def test_it_is_listed(server: Server, name: str) -> None:
     assert set(warpcall_kernels.ops()) < {op["name"] for op in listed}
 
 
+@each_new_op
 def test_it_is_documented(server: Server, name: str) -> None:
     described = json.loads(server.get("/openapi.json")[1])["paths"][f"/v1/kernels/{name}"]["post"]
     declared = json.loads(server.get(f"/v1/kernels/{name}")[1])
@@ -77,6 +82,7 @@ def test_it_is_documented(server: Server, name: str) -> None:
     assert declared["equivalent"] in described["description"]
 
 
+@each_new_op
 def test_it_is_served_and_callable(server: Server, name: str) -> None:
     x = np.linspace(-2, 2, 9, dtype=np.float32)
 
@@ -88,7 +94,7 @@ def test_it_is_served_and_callable(server: Server, name: str) -> None:
     assert not np.array_equal(answer, x)
 
 
-def test_it_becomes_a_method_of_the_sdk(sources: Path, name: str) -> None:
+def test_they_become_methods_of_the_sdk(sources: Path) -> None:
     rendered = in_new_process(
         sources,
         "-c",
@@ -97,35 +103,38 @@ def test_it_becomes_a_method_of_the_sdk(sources: Path, name: str) -> None:
         "print(*render(ops()).values())",
     )
 
-    assert f"def {name.replace('-', '_')}(" in rendered
+    for name in NEW:
+        assert f"def {name.replace('-', '_')}(" in rendered
 
 
-def test_it_is_measured_from_a_shape_and_a_dtype(sources: Path, name: str) -> None:
+def test_they_are_measured_from_a_shape_and_a_dtype(sources: Path) -> None:
     said = in_new_process(
         sources,
         "-c",
         "from warpcall_kernels import measuring\n"
-        f"case = measuring.make_case({name!r}, {{'shape': [31, 33], 'dtype': 'BF16'}})\n"
         "brief = measuring.Precision('brief', 0.2, warm_seconds=0.1)\n"
-        "result = measuring.measure(case, ['torch', 'copy'], 'cpu', brief)\n"
-        "print(case.key, [i.status for i in result.implementations])",
+        f"for name in {[*NEW]}:\n"
+        "    case = measuring.make_case(name, {'shape': [31, 33], 'dtype': 'BF16'})\n"
+        "    result = measuring.measure(case, ['torch', 'copy'], 'cpu', brief)\n"
+        "    print(case.key, [i.status for i in result.implementations])",
     )
 
-    assert said == f"{name} x=BF16[31,33] ['ok', 'ok']\n"
+    assert said == "".join(f"{name} x=BF16[31,33] ['ok', 'ok']\n" for name in NEW)
 
 
-def test_it_is_tested_by_the_suite_of_all_ops(sources: Path, name: str) -> None:
-    said = in_new_process(
-        sources, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels", "-k", name
-    )
+# It imports all tests of kernels, and compiles these for four kinds of GPU.
+@pytest.mark.timeout(600)
+def test_they_are_tested_by_the_suite_of_all_ops(sources: Path) -> None:
+    command = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "tests/kernels")
 
-    passed = re.search(r"(\d+) passed", said)
-    assert passed
-    assert int(passed[1]) > 20
-    assert "failed" not in said
+    said = in_new_process(sources, *command, "-k", " or ".join(NEW), timeout_s=560)
+
+    for name in NEW:
+        assert len(re.findall(rf"\[.*{name}.* PASSED", said)) > 20
+    assert "FAILED" not in said
 
 
-def in_new_process(sources: Path, *arguments: str) -> str:
+def in_new_process(sources: Path, *arguments: str, timeout_s: float = 280) -> str:
     """What Python prints when the package is the one in `sources`."""
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -133,7 +142,7 @@ def in_new_process(sources: Path, *arguments: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
