@@ -38,7 +38,7 @@ from tests import likeness
 
 ROOT = str(Path(__file__).parents[1])
 # In PYTHONPATH: see the `sitecustomize.py` there, which forks run after they have imported everything.
-BRIEF_JOBS, CLOCK = (f"{ROOT}/tests/service/{name}" for name in ("brief_jobs", "clock"))
+BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_bench.runs.reaper"
 CHECKS = ("module_check", "plan_check", "problem_check", "sources_check", "upload_check")
@@ -61,10 +61,7 @@ TEMPLATE = "template of workers"  # the command line of a server's second templa
 INSTALLED = [
     folder for folder in sys.path if folder not in ("", ROOT)
 ]  # what -P leaves, and no PYTHONPATH
-OTHERS = (
-    *("warpcall", "warpcall_bench", "warpcall_kernels", "warpcall_service"),
-    "sitecustomize.py",
-)
+OTHERS = ("warpcall", "warpcall_bench", "warpcall_kernels", "warpcall_service")
 PACKET_BYTES = 100_000  # of a request: arguments and environment
 MAX_FDS = 32  # in a request
 # A worker's environment has these: glibc has read the template's, but can be set in another way.
@@ -83,8 +80,7 @@ CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x100
 
 def has_path_of_forks(env: Mapping[str, str]) -> bool:
     """Whether nothing in PYTHONPATH takes the place of what the template has imported or run."""
-    folders = {*_path(env)} - {ROOT, BRIEF_JOBS, CLOCK}
-    return not any(Path(folder, name).exists() for folder in folders for name in OTHERS)
+    return not any(Path(folder, name).exists() for folder in _path(env) for name in OTHERS)
 
 
 def _path(env: Mapping[str, str]) -> list[str]:
@@ -299,10 +295,12 @@ def _run_module(name: str) -> NoReturn:
 
 
 def _customize() -> None:
-    """Do what Python does at its start if a folder in PYTHONPATH has a `sitecustomize.py`."""
-    for folder in sys.path:
-        if folder in (BRIEF_JOBS, CLOCK):
-            runpy.run_path(f"{folder}/sitecustomize.py")
+    """Run the first `sitecustomize.py` in PYTHONPATH, as Python does at its start."""
+    for name in [name for name in sys.modules if name.endswith(".sitecustomize")]:
+        del sys.modules[name]  # the process of which this is a fork has imported it for itself
+    for file in (Path(folder, "sitecustomize.py") for folder in _path(os.environ)):
+        if file.exists():
+            runpy.run_path(str(file))
             return
 
 
