@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.job_requests import BRIEF
 
 pytestmark = pytest.mark.slow

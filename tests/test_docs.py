@@ -29,8 +29,8 @@ import warpcall
 from bench import report as service_report
 from bench.kernels import grid_page
 from bench.kernels.page import families, markdown
-from demo.server import Server, running_server
 from tests.oip import environments
+from tests.servers import Server, running_server
 from tests.service.job_requests import BRIEF
 from warpcall import wire
 from warpcall.dtypes import ITEMSIZE

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from demo.server import Server, running_server
 from tests.e2e.command import Warpcall
+from tests.servers import Server, running_server
 from tests.service.job_requests import BRIEF
 from warpcall import Client
 

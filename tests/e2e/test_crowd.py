@@ -21,7 +21,10 @@ CONNECTIONS = 1000
 
 @pytest.mark.slow
 def test_a_good_client_is_served_beside_a_crowd_that_leaves_nothing() -> None:
-    with running_server() as server, Client(server.url, retries=0, progress=False) as client:
+    with (
+        running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as server,
+        Client(server.url, retries=0, progress=False) as client,
+    ):
         http = psutil.Process(server.process.pid)
         for step in steps():
             assert not step.wrong(client.call(step.op, step.inputs, step.params).outputs)

@@ -17,8 +17,8 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from demo.server import Server, running_server
 from tests.e2e.command import Warpcall
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client, submit
 from warpcall import AsyncClient, Client, InvalidInput, NotFound

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demo.server import Server, running_server
 from tests.nginx import (
     TIMEOUT_S,
     certificate_in,
@@ -23,6 +22,7 @@ from tests.nginx import (
     running_nginx,
     temporary_paths,
 )
+from tests.servers import Server, running_server
 from tests.service.requests import log_of
 from warpcall import Client
 
@@ -52,7 +52,11 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     folder = tmp_path_factory.mktemp("nginx")
     certificate, _ = certificate_in(folder)
     with running_server(
-        {"WARPCALL_TRUSTED_PROXIES": "127.0.0.1", "WARPCALL_INSECURE": "true"}
+        {
+            "WARPCALL_TRUSTED_PROXIES": "127.0.0.1",
+            "WARPCALL_INSECURE": "true",
+            "WARPCALL_ARENA_BYTES": "256MiB",
+        }
     ) as server:
         port = free_port()
         text = CONFIGURATION.read_text()
