@@ -11,7 +11,15 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
 from warpcall_kernels.interpreter import libdevice
-from warpcall_kernels.interpreter.dtypes import LARGEST, NARROW, Array, bits, np_dtype
+from warpcall_kernels.interpreter.dtypes import (
+    LARGEST,
+    NARROW,
+    Array,
+    bits,
+    bits_dtype,
+    most_nbytes,
+    np_dtype,
+)
 from warpcall_kernels.interpreter.errors import CannotInterpret
 from warpcall_kernels.interpreter.memory import active, memory, update
 
@@ -63,9 +71,7 @@ class CheckedBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # triton 
         memory.check("load", ptrs, on)
         dtype = ptrs.get_element_ty()
         held = np_dtype(dtype)
-        if other is None:
-            other = TensorHandle(np.zeros_like(ptrs.data, held), dtype)
-        fill = bits(other.data)
+        fill = np.zeros(ptrs.data.shape, bits_dtype(held)) if other is None else bits(other.data)
         loaded = stock._interpreter.load(ptrs.data, on, fill, fill.dtype)
         return TensorHandle(loaded.view(held), dtype)
 
@@ -94,7 +100,29 @@ class CheckedBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # triton 
         memory.has_made_pointers = True
         return self.create_bitcast(src, dst_type)
 
+    # shapes: what numpy's own functions do, which take longer than the rest of an operation
+
+    def create_splat(self, ret_ty: Any, arg: Any) -> TensorHandle:
+        data, held = arg.data, np_dtype(arg.dtype)
+        if data.size > 1:  # a block of equal elements
+            data = data.reshape(-1)[:1]
+        data = data.astype(held, copy=False).repeat(ret_ty.numel)
+        if len(ret_ty.shape) > 1:
+            data = data.reshape(tuple(ret_ty.shape))
+        return TensorHandle(data, arg.dtype.scalar)
+
+    def create_expand_dims(self, arg: Any, axis: int) -> TensorHandle:
+        shape = list(arg.data.shape)
+        shape.insert(axis, 1)
+        return TensorHandle(arg.data.reshape(shape), arg.dtype.scalar)
+
     # arithmetic
+
+    def binary_op(self, lhs: Any, rhs: Any, op: Any) -> TensorHandle:
+        data, dtype = op(lhs.data, rhs.data), lhs.dtype.scalar
+        if data.itemsize > most_nbytes(dtype):
+            data = data.astype(np_dtype(dtype))
+        return TensorHandle(data, dtype)
 
     def cast_impl(self, src: Any, dst_type: Any) -> TensorHandle:
         held = np_dtype(dst_type)

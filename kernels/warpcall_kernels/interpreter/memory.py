@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ class Memory:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.begins = self.ends = np.empty(0, np.int64)
+        self._begins: list[int] = []  # the same as numbers of Python
+        self._ends: list[int] = []
         self.has_made_pointers = False
 
     def allow(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -34,19 +37,24 @@ class Memory:
         self.begins = np.array([begin for begin, _, _ in spans], np.int64)
         ends = np.array([end for _, end, _ in spans], np.int64)
         self.ends = np.maximum.accumulate(ends) if len(ends) else ends
+        self._begins, self._ends = self.begins.tolist(), self.ends.tolist()
         self.has_made_pointers = False
 
     def check(self, what: str, pointers: TensorHandle, mask: Array | None) -> None:
         """Raise IndexError if an active lane leaves the allowed bytes."""
-        addresses = pointers.data.astype(np.int64)
+        addresses = pointers.data.astype(np.int64, copy=False)
         if mask is not None:
-            addresses = addresses[np.broadcast_to(mask.astype(bool), addresses.shape)]
+            on = mask.astype(bool, copy=False)
+            addresses = addresses[
+                on if on.shape == addresses.shape else np.broadcast_to(on, addresses.shape)
+            ]
         addresses = addresses.reshape(-1)
         if not addresses.size:
             return
         nbytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        lowest = np.searchsorted(self.begins, addresses.min(), "right") - 1
-        if lowest >= 0 and addresses.max() + nbytes <= self.ends[lowest]:
+        first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
+        lowest = bisect.bisect_right(self._begins, first) - 1
+        if lowest >= 0 and last + nbytes <= self._ends[lowest]:
             return  # all are in one tensor, as nearly always
         at = np.searchsorted(self.begins, addresses, "right") - 1
         wrong = at < 0

@@ -30,7 +30,7 @@ from triton.runtime import interpreter as stock
 
 from warpcall_kernels.interpreter import launches, reductions, replay
 from warpcall_kernels.interpreter.builder import CheckedBuilder, Options
-from warpcall_kernels.interpreter.dtypes import np_dtype
+from warpcall_kernels.interpreter.dtypes import np_dtype, set_handle
 from warpcall_kernels.interpreter.errors import CannotInterpret
 
 _stock_patch_lang = stock._patch_lang
@@ -62,6 +62,7 @@ def install() -> None:
     stock._get_np_dtype = np_dtype
     stock._patch_lang = _patch_lang
     stock._patch_attr = _patch_attr
+    stock.TensorHandle.__init__ = set_handle
     stock.FunctionRewriter.rewrite_ast = _rewrite
     stock.interpreter_builder.__class__ = CheckedBuilder
     stock.interpreter_builder.options = Options()
@@ -82,26 +83,75 @@ class _Nested:
     def restore(self) -> None: ...
 
 
+class _Changes:
+    """What the interpreter changes in Triton's language during a launch.
+
+    To find the names takes a millisecond, to change them a tenth of it.
+    """
+
+    PACKAGES: ClassVar[tuple[Any, ...]] = (
+        *(tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base),
+        *(cuda, cuda_libdevice, generic_libdevice),
+    )
+
+    def __init__(self) -> None:
+        scope = _stock_patch_lang(_Everything)
+        scope.set_attr(tl.tensor, "__index__", lambda self: self.handle.data.item())
+        for name in ("__bool__", "__index__"):
+            scope.set_attr(tl.tensor, name, _noted(getattr(tl.tensor, name)))
+        for module in (cuda, cuda_libdevice):
+            stock._patch_builtin(module, stock.interpreter_builder, scope)
+        for name in dir(generic_libdevice):
+            if hasattr(cuda_libdevice, name) and not name.startswith("_"):
+                scope.set_attr(generic_libdevice, name, getattr(cuda_libdevice, name))
+        first: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        for owner, name, original in scope._changes:
+            first.setdefault((id(owner), name), (owner, name, original))
+        self._changes = [
+            (owner, name, original, getattr(owner, name))
+            for owner, name, original in first.values()
+        ]
+        scope.restore()
+        self._names = self._count()
+
+    def _count(self) -> int:
+        return sum(len(vars(package)) for package in self.PACKAGES)
+
+    def are_complete(self) -> bool:
+        """Whether Triton's language is as it was when they were found: a program may add to it."""
+        return self._names == self._count() and all(
+            getattr(owner, name, stock._MISSING) is original
+            for owner, name, original, _ in self._changes
+        )
+
+    def apply(self) -> None:
+        for owner, name, _, changed in self._changes:
+            setattr(owner, name, changed)
+
+    def restore(self) -> None:
+        for owner, name, original, _ in self._changes:
+            if original is stock._MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+
+_changes: _Changes | None = None
 _patched = False
 
 
 class _Outermost:
     def __init__(self) -> None:
-        global _patched
-        self.scope = _stock_patch_lang(_Everything)
-        self.scope.set_attr(tl.tensor, "__index__", lambda self: self.handle.data.item())
-        for name in ("__bool__", "__index__"):
-            self.scope.set_attr(tl.tensor, name, _noted(getattr(tl.tensor, name)))
-        for module in (cuda, cuda_libdevice):
-            stock._patch_builtin(module, stock.interpreter_builder, self.scope)
-        for name in dir(generic_libdevice):
-            if hasattr(cuda_libdevice, name) and not name.startswith("_"):
-                self.scope.set_attr(generic_libdevice, name, getattr(cuda_libdevice, name))
+        global _changes, _patched
+        if _changes is None or not _changes.are_complete():
+            _changes = _Changes()
+        self.changes = _changes
+        self.changes.apply()
         _patched = True
 
     def restore(self) -> None:
         global _patched
-        self.scope.restore()
+        self.changes.restore()
         _patched = False
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import triton.language as tl
@@ -19,6 +19,7 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
 PLAIN = (int, bool, str, type(None))
+_Pick = Callable[[list[Any]], Sequence[Any]]
 
 
 class _Unknown(Exception):
@@ -32,9 +33,9 @@ class _Result:
         self.place = place
         self.attributes = {name: part for name, part in vars(tensor).items() if name != "handle"}
 
-    def filled(self, values: list[Any]) -> Any:
+    def filled(self, handle: Any) -> Any:
         tensor = object.__new__(tl.tensor)
-        vars(tensor).update(self.attributes, handle=values[self.place])
+        tensor.__dict__ = {**self.attributes, "handle": handle}
         return tensor
 
 
@@ -44,26 +45,37 @@ class _Plan:
     Attributes:
         values: what follows the handles of the arguments in that list: constants, and None for the
             result of each call.
-        calls: each the place of its result, a method of the builder, and the places of its
-            arguments.
+        calls: each the place of its result, a method of the builder, and what picks its arguments.
         result: what the operation returns, with a `_Result` for each tensor.
     """
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.calls: list[tuple[int, Callable[..., Any], list[int]]] = []
+        self.calls: list[tuple[int, Callable[..., Any], _Pick]] = []
         self.result: Any = None
 
     def run(self, handles: list[TensorHandle]) -> Any:
         values = handles + self.values
-        for place, method, arguments in self.calls:
-            values[place] = method(*[values[argument] for argument in arguments])
-        return _filled(self.result, values)
+        for place, method, pick in self.calls:
+            values[place] = method(*pick(values))
+        result = self.result
+        return (
+            result.filled(values[result.place])
+            if type(result) is _Result
+            else _filled(result, values)
+        )
+
+
+def _pick(places: Sequence[int]) -> _Pick:
+    """A function that returns the values at some places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: [values[place] for place in places]
 
 
 def _filled(result: Any, values: list[Any]) -> Any:
     if type(result) is _Result:
-        return result.filled(values)
+        return result.filled(values[result.place])
     if type(result) is tuple:
         return tuple(_filled(part, values) for part in result)
     return result
@@ -103,7 +115,7 @@ class _Recorder:
 
     def _note_call(self, method: Callable[..., Any], arguments: list[int], result: Any) -> None:
         place = self._place_new(None, result)
-        self._plan.calls.append((place, method, arguments))
+        self._plan.calls.append((place, method, _pick(arguments)))
         if isinstance(result, tuple):  # as of create_split
             for i, part in enumerate(result):
                 self._note_call(operator.itemgetter(i), [place], part)
@@ -148,13 +160,14 @@ class _Recorder:
         return result
 
 
-_plans: dict[Hashable, _Plan | None] = {}
 _recorder: _Recorder | None = None
 
 
 @functools.cache
 def replayed(member: Callable[..., Any]) -> Callable[..., Any]:
     """A function of Triton's language as kernels call it: without `_semantic`."""
+    plans: dict[Hashable, _Plan | None] = {}
+    tensor_type = tl.tensor
 
     @functools.wraps(member)
     def run(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
@@ -163,21 +176,30 @@ def replayed(member: Callable[..., Any]) -> Callable[..., Any]:
         if _recorder is not None:  # a part of what is recorded
             return member(*args, **kwargs, _semantic=stock.interpreter_semantic)
         handles: list[TensorHandle] = []
+        parts: list[Hashable] = []
         try:
-            key: tuple[Hashable, ...] = (member, *[_key(value, handles) for value in args])
-            if kwargs:
-                key += tuple((name, _key(value, handles)) for name, value in kwargs.items())
+            for value in args:
+                if type(value) is tensor_type and type(value.handle) is TensorHandle:  # mostly
+                    handles.append(value.handle)
+                    parts.append(value.type.name)
+                else:
+                    parts.append(_key(value, handles))
+            for name, value in kwargs.items():
+                parts.append((name, _key(value, handles)))
         except _Unknown:
             return member(*args, **kwargs, _semantic=stock.interpreter_semantic)
-        if len(handles) > 1:  # equal ones, as in x * x, differ from others, as in x * y
+        # Equal tensors, as in x * x, differ from others, as in x * y.
+        if len(handles) == 2:
+            parts.append(handles[0] is handles[1])
+        elif handles:
             ids = [*map(id, handles)]
-            key += tuple(map(ids.index, ids))
-        plan = _plans.get(key, _plans)
-        if isinstance(plan, _Plan):
+            parts += map(ids.index, ids)
+        key = tuple(parts)
+        if (plan := plans.get(key)) is not None:
             return plan.run(handles)
-        if plan is None:
+        if key in plans:  # a plan cannot hold it
             return member(*args, **kwargs, _semantic=stock.interpreter_semantic)
-        result, _plans[key] = _recorded(member, args, kwargs, handles)
+        result, plans[key] = _recorded(member, args, kwargs, handles)
         return result
 
     return run
@@ -204,12 +226,12 @@ def _recorded(
 
 def _key(argument: Any, handles: list[TensorHandle]) -> Hashable:
     """What an operation's calls of the builder depend on; the handle of a tensor goes to `handles`."""
-    if isinstance(argument, tl.tensor) and isinstance(argument.handle, TensorHandle):
-        handles.append(argument.handle)
-        return str(argument.type.name)
     kind = type(argument)
     if kind in PLAIN:
         return kind, argument
+    if isinstance(argument, tl.tensor) and isinstance(argument.handle, TensorHandle):
+        handles.append(argument.handle)
+        return str(argument.type.name)
     if kind is float:
         return kind, argument.hex()  # so that NaN equals itself
     if kind is tl.constexpr:

@@ -224,7 +224,9 @@ def _resampled_medians(series: Floats, seed: int) -> Floats:
     random = np.random.default_rng(seed)
     begins = random.integers(0, n, (RESAMPLES, -(-n // length), 1))
     drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
-    medians: Floats = np.median(series[drawn], axis=1)
+    # [columns, RESAMPLES, n]: to sort rows takes a tenth of the time of `np.median` along another axis.
+    ordered = np.sort(series.T[:, drawn], axis=2)
+    medians: Floats = ((ordered[:, :, (n - 1) // 2] + ordered[:, :, n // 2]) / 2).T
     return medians
 
 

@@ -116,3 +116,8 @@ def plus_kernel(x_ptr: Any, out_ptr: Any, ADDEND: tl.constexpr) -> None:
 @triton.jit
 def load_or_kernel(x_ptr: Any, out_ptr: Any, there: Any, other: Any) -> None:
     tl.store(out_ptr, tl.load(x_ptr, mask=there != 0, other=other))
+
+
+@triton.jit
+def twice_kernel(x_ptr: Any, out_ptr: Any) -> None:
+    tl.store(out_ptr, tl.twice(tl.load(x_ptr)))  # which a test adds to the language

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
 
 from tests.kernels.interpreter import example_kernels as kernels
 
@@ -222,6 +226,35 @@ def test_an_operation_that_reads_a_value_is_not_replayed_for_another(other: int)
     kernels.load_or_kernel[(1,)](torch.ones(1), out, 0, other)
 
     assert out.item() == other
+
+
+def test_what_is_added_to_the_language_after_a_launch_can_be_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, out = torch.full((1,), 3.0), torch.empty(1)
+    kernels.plus_kernel[(1,)](x, out, ADDEND=1)
+
+    @tl.core.builtin
+    def twice(value: Any, _semantic: Any = None) -> Any:
+        return _semantic.add(value, value, False)
+
+    monkeypatch.setattr(tl, "twice", twice, raising=False)
+    kernels.twice_kernel[(1,)](x, out)
+
+    assert out.item() == 6.0
+
+
+def test_the_language_is_afterwards_what_it_was() -> None:
+    before = [vars(part).copy() for part in (tl, tl.core, tl.math, tl.tensor)]
+
+    kernels.plus_kernel[(1,)](torch.ones(1), torch.empty(1), ADDEND=1)
+
+    assert [vars(part).copy() for part in (tl, tl.core, tl.math, tl.tensor)] == before
+
+
+def test_an_array_is_no_wider_than_its_type() -> None:
+    with pytest.raises(ValueError, match="an array of float64 is too wide for Triton's type fp32"):
+        TensorHandle(np.zeros(1), tl.float32)
 
 
 def test_uninitialised_memory_is_nan() -> None:
