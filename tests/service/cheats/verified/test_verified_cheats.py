@@ -6,7 +6,8 @@ plan is that of the honest source. Each idea succeeds where what it fails at is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +38,19 @@ def recorders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorders]:
 def naive() -> Iterator[Naive]:
     with running_naive() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def honest_report(naive: Naive) -> Callable[[tuple[int, int]], Report]:
+    """What the naive judge says of the honest source, for inputs of each size once."""
+
+    @functools.cache
+    def report(shape: tuple[int, int]) -> Report:
+        found = naive.report(honest(shape))
+        assert found is not None
+        return found
+
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +100,22 @@ def test_a_cheat_is_refused_or_left_to_a_gpu(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cheat", [one for one in CHEATS if one.without == "plans"], ids=named)
-def test_a_cheat_succeeds_where_its_code_meets_the_clock(cheat: Cheat, naive: Naive) -> None:
+def test_a_cheat_succeeds_where_its_code_meets_the_clock(
+    cheat: Cheat, naive: Naive, honest_report: Callable[[tuple[int, int]], Report]
+) -> None:
     """A judge that calls the author's function accepts it; see `naive`."""
-    real = naive.report(honest(cheat.shape))
-    assert real is not None
+    real = honest_report(cheat.shape)
 
     tries = []
     for _ in range(TRIES):
         found = naive.report(cheat)
-        tries.append(found)
+        tries.append((found, real))
         if found is not None and found.accepted and gains(cheat, found, real):
             return
-    raise AssertionError((tries, real))
+        again = naive.report(honest(cheat.shape))  # the machine may have become slower
+        assert again is not None
+        real = again
+    raise AssertionError(tries)
 
 
 def gains(cheat: Cheat, found: Report, real: Report) -> bool:
