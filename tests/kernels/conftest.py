@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kernels.thinning import thinned_out
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -22,6 +24,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from warpcall_kernels import interpreter
 
         interpreter.mend()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `pytest.mark.thinned` allows, if kernels are interpreted."""
+    if config.getoption("--device") == "cpu":
+        left_out = thinned_out(items)
+        config.hook.pytest_deselected(items=left_out)
+        ids = {id(item) for item in left_out}
+        items[:] = [item for item in items if id(item) not in ids]
 
 
 @pytest.fixture(autouse=True, scope="session")

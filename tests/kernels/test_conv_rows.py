@@ -152,6 +152,7 @@ def test_rows_are_not_skewed_for_filters_of_several_bands(
     assert launched[0].arguments.get("SKEW") == skew
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("length", [*range(16, 33), 63, 65])
 @pytest.mark.parametrize("taps", [2, 31])
 def test_rows_of_any_length_that_begin_anywhere(length: int, taps: int, device: str) -> None:
@@ -214,6 +215,7 @@ def test_short_and_aligned_rows_are_not_skewed(
     assert Alignment.of(layout_key(torch.empty(shape, dtype=dtype, device=device))).skew == group
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("taps", [3, 15, 31])
 @pytest.mark.parametrize("at", [0, 20, 44])
 def test_neighbouring_rows_do_not_leak(taps: int, at: int, device: str) -> None:

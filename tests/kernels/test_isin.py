@@ -167,6 +167,7 @@ def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
     assert out.tolist() == [True] * 50 + [False] * 50
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("variant", list(Variant))
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])

@@ -19,21 +19,20 @@ from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Meta
 
 MAX_LARGE_BYTES = 3 << 30  # the fp64 reference of a larger case would not fit beside it
-OPCHECKS = 6  # cases an op: opcheck traces and takes a second each
+OPCHECKS = 3  # cases an op: opcheck traces and takes a second each
+EXPANDED = 5  # cases an op with an expanded gradient, each of which is four calls
 
 
 def _cases(size: str) -> list[tuple[Op, Case]]:
     return [(op, case) for op in ops().values() for case in op.cases if case.size == size]
 
 
-def _spread(op: Op, count: int) -> list[tuple[Op, Case]]:
-    """About `count` small cases of an op, evenly spread over its list, that opcheck can compare."""
-    small = [
-        (op, case)
-        for case in op.cases
-        if case.size == "small" and all(map(_comparable, case.inputs.values()))
-    ]
-    return small[:: max(1, -(-len(small) // count))]
+def _spread(pairs: Iterable[tuple[Op, Case]], count: int) -> list[tuple[Op, Case]]:
+    """About `count` cases of each op, evenly spread over its list."""
+    by_op: dict[str, list[tuple[Op, Case]]] = {}
+    for op, case in pairs:
+        by_op.setdefault(op.name, []).append((op, case))
+    return [pair for own in by_op.values() for pair in own[:: max(1, -(-len(own) // count))]]
 
 
 def _comparable(sample: Sample) -> bool:
@@ -50,8 +49,11 @@ def _each(pairs: Iterable[tuple[Op, Case]], quick: int | None = None) -> pytest.
 every_op = pytest.mark.parametrize("op", [pytest.param(op, id=name) for name, op in ops().items()])
 every_case = _each(_cases("small"))
 every_large_case = _each(_cases("large"))
-some_cases = _each((pair for op in ops().values() for pair in _spread(op, OPCHECKS)), quick=2)
-gradient_cases = _each((pair for pair in _cases("small") if suite.has_gradient(*pair)), quick=4)
+comparable = [(op, c) for op, c in _cases("small") if all(map(_comparable, c.inputs.values()))]
+some_cases = _each(_spread(comparable, OPCHECKS), quick=2)
+with_gradient = [pair for pair in _cases("small") if suite.has_gradient(*pair)]
+gradient_cases = _each(with_gradient, quick=4)
+some_gradient_cases = _each(_spread(with_gradient, EXPANDED), quick=4)
 
 
 def test_there_are_ops() -> None:
@@ -160,7 +162,7 @@ def test_the_gradient_is_that_of_finite_differences(op: Op, case: Case, device: 
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
 
 
-@gradient_cases
+@some_gradient_cases
 def test_an_expanded_gradient_is_taken(op: Op, case: Case, device: str) -> None:
     params = op.check_params(case.params)
     expanded, full = (suite.leaves(op, case, device) for _ in range(2))

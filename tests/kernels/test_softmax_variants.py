@@ -168,6 +168,7 @@ def test_long_rows_of_the_backward_are_read_in_longer_steps_if_they_are_longer(
     assert (plan.arguments["BLOCK"], plan.arguments["num_warps"]) == step
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("columns", "dtype", "skewed"),
     [
@@ -198,6 +199,7 @@ def test_masks_of_skewed_rows_are_read_as_words_and_not_beyond_their_end(
     assert plan.arguments["HOW"] == how.value
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("columns", [16_392, 32_761, 32_768])
 @pytest.mark.parametrize("masked", [False, True])

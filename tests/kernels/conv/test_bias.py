@@ -12,6 +12,7 @@ from warpcall_kernels._conv.bias import plan_bias
 from warpcall_kernels.op.launch import Launch, layout_key
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "shape",

@@ -23,6 +23,7 @@ def names(launched: list[Launch]) -> list[str]:
     return [str(launch.kernel.fn.__name__) for launch in launched]
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize(
     ("length", "taps", "padding"),
     [
@@ -89,6 +90,7 @@ def test_a_program_takes_several_tiles_of_long_filters(
     assert_right(FORWARD, {"x": x, "weight": weight}, {"padding_l": 35}, out)
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize(
     ("length", "taps", "padding", "halos"),
     [

@@ -165,6 +165,7 @@ def test_no_program_is_without_a_tile_or_takes_longer_than_needed(
         assert 2 * parts - tiles in (0, 1)  # all have two tiles, but for one of an odd number
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("taps", [8, 9, 12, 13, 14, 16])
 @pytest.mark.parametrize("padding", ["causal", "centred"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -189,6 +190,7 @@ def test_up_to_16_taps_of_few_positions_go_to_fma(
     assert [launch.variant for launch in launched] == [Variant.FMA, "_reduce_kernel"]
 
 
+@pytest.mark.thinned
 @pytest.mark.usefixtures("fresh_plans")
 @pytest.mark.parametrize(("taps", "padding"), [(7, 3), (8, 7), (8, 1), (9, 4), (16, 8)])
 @pytest.mark.parametrize("length", [24, 200])

@@ -43,7 +43,8 @@ def test_nothing_overlaps_in_the_interpreter(device: str) -> None:
 def test_calls_in_a_row_wait_for_what_they_read_and_overwrite(
     length: int, taps: int, dtype: torch.dtype, device: str
 ) -> None:
-    shape = (2, 16, length) if device == "cpu" else (64, 512, length)
+    # In the interpreter nothing overlaps: see above.
+    shape = (1, 8, length) if device == "cpu" else (64, 512, length)
     draws = [[torch.randint(-3, 4, shape).to(device, dtype) for _ in range(2)] for _ in range(3)]
     weights = [torch.randn(8, taps).to(device, dtype) for _ in range(3)]
     alone = []

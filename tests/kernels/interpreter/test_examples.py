@@ -38,6 +38,7 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tens
     return data.view(dtype).view(shape).to(device)
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (0, 3), (3, 0), (31, 65), (128, 64)])
 def test_the_example_transposes(
@@ -63,6 +64,7 @@ def test_the_example_leaves_the_rest_to_torch(
     assert_bits_equal(example.permute(x, dims=dims), x.permute(dims).contiguous())
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d.itemsize <= 8], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (0, 3, 2), (5, 31, 65), (66, 2, 67)])
 def test_the_verified_example_reverses_three_dims(
@@ -80,6 +82,7 @@ def test_the_verified_example_reverses_three_dims(
         permute(x, dims=(0, 1, 2))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("scale", [1.0, -0.5, 0.0])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1000), (2, 5, 33), (0, 4), (3000, 2)])

@@ -57,6 +57,7 @@ def _spread(count: int, dtype: torch.dtype, device: str) -> Tensor:
     return torch.arange(-count // 2, count - count // 2, device=device).mul(step).to(dtype)
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_test_elements_decide_about_what_the_filter_does_not_reject(
@@ -74,6 +75,7 @@ def test_test_elements_decide_about_what_the_filter_does_not_reject(
     assert listed(ws, x, test) > 450  # 450 are members
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_too_many_candidates_are_looked_up_in_a_set_of_all_test_elements(
@@ -91,6 +93,7 @@ def test_too_many_candidates_are_looked_up_in_a_set_of_all_test_elements(
     assert flag(ws) == bloom.LATE.value
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_if_the_set_of_test_elements_is_full_candidates_are_compared_with_all(
@@ -126,6 +129,7 @@ def test_few_test_elements_are_kept(
     assert 500 <= int((slots != 0).sum()) <= 550
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_first_and_the_last_block_do_not_speak_for_the_others(
@@ -160,6 +164,7 @@ def test_programs_that_run_while_the_list_overflows_do_not_depend_on_it(
     assert flag(ws) == bloom.LATE.value
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_sample_of_the_elements_decides_that_all_are_looked_up_in_a_set(
@@ -219,6 +224,7 @@ def test_a_small_range_of_integers_is_a_bitmap(dtype: torch.dtype, device: str) 
     assert listed(ws, x, test) == 0
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("hits", [table.MOST_HITS, table.JUDGED])
 @pytest.mark.parametrize("room", [1, 1024])
 @pytest.mark.parametrize("dtype", TYPES)

@@ -129,6 +129,7 @@ def test_few_elements_share_their_comparisons_with_many_test_elements() -> None:
     assert found == compared
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize("tests", [129, 255, 256])
 @pytest.mark.parametrize("elements", [1, 15, 33, 130])
@@ -306,6 +307,7 @@ def test_a_set_too_large_for_the_l2_is_filtered(
     assert torch.equal(out, by_comparison(x, test))
 
 
+@pytest.mark.thinned
 @pytest.mark.usefixtures("without_shared")
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
@@ -330,6 +332,7 @@ def test_many_elements_are_asked_for_some_blocks_at_a_time(
     assert torch.equal(out, by_comparison(x, test))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint8, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("elements", [1, 512, 5000])
 @pytest.mark.parametrize("invert", [False, True])

@@ -21,6 +21,7 @@ def variant(elements: torch.Tensor, tests: torch.Tensor) -> str:
     return planned.launches[-1][0].variant if isinstance(planned, SetPlan) else planned.variant
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("dtype", "tests_dtype"),
     [

@@ -50,6 +50,7 @@ def two(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
     return has_two
 
 
+@pytest.mark.thinned(together=3)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "equal", "odd"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize(
@@ -90,6 +91,7 @@ def check_with_any_workspace(
     return ws
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("variant", [Variant.LARGE, Variant.FILTERED])
@@ -99,6 +101,7 @@ def test_the_workspace_may_hold_anything_before(
     check_with_any_workspace(planned_set(variant, dtype, 3000, 4000), dtype, kind, device)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("first", [False, True], ids=["zeroed as needed", "zeroed first"])

@@ -48,6 +48,7 @@ def test_every_dtype_and_odd_sizes(sizes: tuple[int, int], dtype: torch.dtype, d
         assert torch.equal(scan(x, test, invert), by_comparison(x, test) ^ invert)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "constants", [(1, 1, 1), (2, 2, 1), (4, 1, 2), (8, 2, 2), (16, 1, 4), (16, 2, 1)], ids=str
 )

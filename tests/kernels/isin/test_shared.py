@@ -45,6 +45,7 @@ def planned_shared(x: Tensor, test: Tensor) -> Launch:
 by_shared = functools.partial(by_variant, Variant.SHARED)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [*WHOLE, *FLOATS])
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 31, 129, 513, 1500, 4095])
 @pytest.mark.parametrize("step", [3, 400_009], ids=["dense", "sparse"])
@@ -72,6 +73,7 @@ def test_every_value_of_a_short_type(n: int, dtype: torch.dtype, device: str) ->
     assert torch.equal(by_shared(x, test, invert=True), ~torch.isin(x, test) | torch.isnan(x))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", WHOLE)
 @pytest.mark.parametrize("n", [2, 40, 1025, 4096])
 @pytest.mark.parametrize("beyond", [-1, 0], ids=["fits", "does not fit"])
@@ -115,6 +117,7 @@ def test_the_least_and_the_greatest_integer_are_not_neighbours(
     assert torch.equal(by_shared(x, test), by_comparison(x, test))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("apart", [1 << 30, 1 << 31, 1 << 32, 1 << 33, 1 << 62])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("n", [3, 1600])
@@ -150,6 +153,7 @@ def test_nan_is_in_no_set_and_minus_zero_is_zero(n: int, dtype: torch.dtype, dev
         assert torch.equal(by_shared(x, repeated, invert=True), ~by_comparison(x, repeated))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [*WHOLE, *FLOATS, torch.int16])
 @pytest.mark.parametrize("step", [3, 400_009], ids=["dense", "sparse"])
 @pytest.mark.parametrize("m", [3 * 1024, 4 * 1024 - 5, 5 * 1024 + 1])

@@ -15,6 +15,7 @@ from warpcall_kernels._softmax.mask import ALIGNED, BYTES, WORDS
 from warpcall_kernels.op.launch import layout_key
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)]
 )
@@ -104,6 +105,7 @@ def test_a_tile_of_few_rows_leaves_rows_to_other_programs(rows: int, taken: int)
         assert launch.arguments["ROWS"] == min(taken, most)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("columns", [3, 5, 9, 17])
 @pytest.mark.parametrize("counts", ["mask", "mask and lengths", "mask and causal"])

@@ -31,6 +31,7 @@ def planned(
     return forward._plan(*keys, scale, False)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("columns", "dtype", "layout"),
     [
@@ -158,6 +159,7 @@ def test_more_rows_are_read_by_a_program_each() -> None:
     assert (backwards.variant, backwards.then, backwards.words) == ("long", None, 0)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("columns", [40_000, 40_005])
 @pytest.mark.parametrize("masked", [False, True])

@@ -22,6 +22,7 @@ def planned(x: torch.Tensor, mask: torch.Tensor | None = None) -> Launch | None:
     )
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 200, 21), (65, 128), (2, 30, 33), (2, 3, 100, 70)])
 @pytest.mark.parametrize("masked", ["no", "keys", "all"])
@@ -44,6 +45,7 @@ def test_they_are_read_where_they_lie(
     assert_right(forward.OP, inputs, {"scale": 0.5, "causal": causal}, out)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 200, 21), (65, 60), (2, 3, 100, 33)])
 @pytest.mark.parametrize("which", ["g", "y", "both"])
