@@ -12,7 +12,9 @@ from tests.forks import Forked
 __all__ = ["Server", "running_server"]
 
 # A server writes to its whole arena once when it starts. The default is 2 GiB, which takes 2 to 3 s of CPU.
-SMALL = {"WARPCALL_ARENA_BYTES": "64MiB"}
+# Processes that wait for a next job take as much again, and tests look for the processes of one job.
+# Tests of those that wait set it.
+SMALL = {"WARPCALL_ARENA_BYTES": "64MiB", "WARPCALL_WAITING_PROCESS_S": "0"}
 
 
 def running_server(

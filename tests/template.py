@@ -41,14 +41,15 @@ ROOT = str(Path(__file__).parents[1])
 BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_bench.runs.reaper"
-CHECKS = ("module_check", "plan_check", "problem_check", "sources_check", "upload_check")
+CHECKS = ("module_check", "waiting_check")
 UPLOADS = ("profile_main", "record_main", "upload_main")
+AHEAD = "warpcall_bench.runs.descriptors"  # it runs one of UPLOADS, once there is work for it
 PROGRAMS = {
-    f"warpcall_bench.programs.{name}"
-    for name in ("explain", "job_main", "verify", *CHECKS, *UPLOADS)
+    AHEAD,
+    *(f"warpcall_bench.programs.{name}" for name in ("job_main", *CHECKS, *UPLOADS)),
 }
 # They set variables that Triton reads when it is imported, before they import it.
-SET_VARIABLES = {f"warpcall_bench.programs.{name}" for name in ("record_main", "verify")}
+SET_VARIABLES = {f"warpcall_bench.programs.{name}" for name in ("record_main", "waiting_check")}
 # Triton decides when it is imported whether it interprets kernels, and these import it.
 USE_TRITON = (
     "triton.",
@@ -145,7 +146,7 @@ class _BelowReaper(subprocess.Popen[Any]):
             given = enumerate((p2cread, c2pwrite, errwrite))
             fds = {own: fd if fd != -1 else own for own, fd in given}
             _become(request, {**fds, **{fd: fd for fd in pass_fds}}, [])
-            _run_module(args[3])
+            _run_module(args)
         self._child_created = True
         self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
 
@@ -171,10 +172,10 @@ def template(fd: int) -> None:
     import warpcall_bench.programs.upload_main
     import warpcall_bench.programs.uploaded
     import warpcall_bench.programs.verify
+    import warpcall_bench.programs.waiting_check
+    import warpcall_bench.runs.descriptors
     import warpcall_bench.runs.reaper
     import warpcall_bench.services  # noqa: F401
-    import warpcall_kernels
-    import warpcall_kernels.measuring
     import warpcall_service.auth.admin_cli
     import warpcall_service.cli
     import warpcall_service.startup.serving
@@ -185,8 +186,9 @@ def template(fd: int) -> None:
     import warpcall_service.worker.warmup  # noqa: F401
     from warpcall_bench.drawing.sources import load_highlighter
     from warpcall_bench.pages.view import load_templates
+    from warpcall_bench.programs.imports import import_for_cases
 
-    warpcall_kernels.ops()
+    import_for_cases()
     _ = torch.empty(1, device="meta") + 1  # the first such call imports for a second
     load_templates()  # it takes 0.3 s of CPU, which each server would take again
     load_highlighter()
@@ -277,18 +279,19 @@ def _clone_workers(source: socket.socket) -> NoReturn:
             for name, number in MALLOPT.items():
                 if name in os.environ:
                     ctypes.CDLL(None).mallopt(number, int(os.environ[name]))
-            _run_module(request["args"][3])
+            _run_module(request["args"])
         for fd in fds:
             os.close(fd)
         source.send(pid.to_bytes(4, "little"))
     os._exit(0)
 
 
-def _run_module(name: str) -> NoReturn:
+def _run_module(args: Sequence[str]) -> NoReturn:
     """Be a worker, a reaper or a program of the platform, in a fork of a template."""
+    name = args[3]
     if name == REAPER:
         subprocess.Popen = _BelowReaper  # type: ignore[misc]
-    if name in PROGRAMS and ("TRITON_INTERPRET" in os.environ or name in SET_VARIABLES):
+    if name in PROGRAMS and ("TRITON_INTERPRET" in os.environ or SET_VARIABLES & {*args}):
         _forget_triton()
     _customize()
     _run(importlib.import_module(name).main)

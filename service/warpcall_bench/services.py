@@ -124,6 +124,7 @@ class Services:
         await self.monitors.stop()
         self._reports.close()
         self._verifications.close()
+        await self._checks.stop()
         await self.jobs.stop()
         await self._artefacts.stop()
         await self._modules.stop()

@@ -143,6 +143,17 @@ class BenchSettings(Settings):
             "room. With 0 none is kept."
         ),
     )
+    waiting_process_s: float = Field(
+        600.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description=(
+            "Seconds for which processes that have imported torch wait for the next check of a source "
+            "or the next job, which then starts two seconds sooner. They hold some 200 MB each, and no "
+            "memory of a GPU: docs/platform.md says how many there are. With 0 none waits."
+        ),
+    )
     sandbox_processes: int = Field(
         2048,
         ge=64,

@@ -28,9 +28,10 @@ from warpcall_bench.jobs.queue import Claim
 from warpcall_bench.jobs.run_recorder import EndCounter, RunRecorder
 from warpcall_bench.jobs.run_trace import RunTrace, begin_trace
 from warpcall_bench.runs import process_tree
-from warpcall_bench.runs.events import RunEvent
+from warpcall_bench.runs.events import EnvironmentKnown, RunEvent
 from warpcall_bench.runs.messages import Task
 from warpcall_bench.runs.operator_modules import OperatorModules
+from warpcall_bench.runs.run_processes import RunProcesses, Start, WaitingRuns
 from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_bench.runs.sandbox import memory_bytes
 from warpcall_bench.runs.sandboxed import CannotStart
@@ -96,6 +97,7 @@ class Scheduler:
         self._traces = traces
         self._identity = nodes.identity
         self._runs: dict[str, _Running] = {}  # by lane
+        self._waiting = WaitingRuns(settings)
         self._yielding: set[Run] = set()  # that give their devices up to jobs of users
         self._clean: set[str] = set()  # lanes without processes of an earlier server
         self._wake = asyncio.Event()
@@ -140,6 +142,7 @@ class Scheduler:
                     for running in self._runs.values():
                         running.run.stop("interrupted", "the server stopped")
                     await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        await self._waiting.stop()
         if not left:
             self._identity.release()
         await asyncio.to_thread(temporary.sweep)  # of jobs whose reapers were killed
@@ -366,14 +369,35 @@ class Scheduler:
             recorder.on_event(event)
             if trace is not None:
                 trace.on_event(event)
+            # The next job may follow at once. On a GPU, the imports of its processes take no time from
+            # what is measured, since they do not touch it. On a CPU they start when the job has ended.
+            if isinstance(event, EnvironmentKnown) and claimed.task["device"] != "cpu":
+                self._start_waiting(claimed.task, lane)
 
-        run = Run(claimed.task, tag, lane.hello, lane.device_lease, self._settings, on_event)
+        run = Run(
+            *(claimed.task, tag, lane.hello, lane.device_lease, self._settings, on_event),
+            partial(self._waiting_for, claimed.task, lane),
+        )
         run.on_device_time = partial(self._accounts.add_device_time, claimed.user, claimed.op)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder, trace))
         self._runs[lane.name] = _Running(
             claimed.claim, run, task, time.monotonic(), claimed.of_monitor
         )
         log.info("the job %s starts on %s", claimed.id, lane.name)
+
+    def _waiting_for(self, task: Task, lane: DeviceLane) -> RunProcesses | None:
+        """Processes that have waited for such a job."""
+        with contextlib.suppress(OSError, CannotStart):  # its run says what is wrong
+            return self._waiting.take(lane.name, Start.of(task, lane.hello, self._settings))
+        return None
+
+    def _start_waiting(self, task: Task, lane: DeviceLane) -> None:
+        """Start processes for the next job, which will probably be like this one, without a profile."""
+        if self._stopping or self._nodes.is_draining or lane.state != "ready":
+            return
+        with contextlib.suppress(OSError, CannotStart):
+            how = Start.of({**task, "profile": None}, lane.hello, self._settings)
+            self._waiting.start(lane.name, how, f"{self._identity.id}/{lane.name}/")
 
     async def _supervise(
         self,
@@ -406,6 +430,7 @@ class Scheduler:
             self._yielding.discard(run)
             del self._runs[lane.name]
             self.wake()
+            self._start_waiting(claimed.task, lane)
 
     async def _outcome(self, run: Run, task: Task) -> Outcome:
         if (task["uploads"] or task["problem"]) and self._settings.uploads == "off":
@@ -426,6 +451,7 @@ class Scheduler:
         pids = ", ".join(map(str, sorted(left)))
         reason = f"processes of a job cannot be ended: {pids}; end them and restart the server"
         log.error("%s is quarantined: %s", lane.name, reason)
+        self._waiting.end(lane.name)
         await lane.close("quarantined", reason)
 
     def _log_trouble(self, trouble: str) -> None:

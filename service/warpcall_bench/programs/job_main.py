@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from warpcall_bench.profilers import apart
 from warpcall_bench.profilers.messages import Made
 from warpcall_bench.programs import profile_main
+from warpcall_bench.programs.imports import import_for_cases
 from warpcall_bench.programs.upload_starter import UploadStarter
 from warpcall_bench.runs.messages import (
     MOST_PRINTED_OF_JOB,
@@ -53,6 +54,10 @@ def main() -> None:
         socket.socket(fileno=args.server_fd) as sock,
         socket.socket(fileno=args.reaper_fd) as to_reaper,
     ):
+        # Before the task comes: the server may start this process before there is one. The upload
+        # processes that the reaper starts at the same time import torch meanwhile.
+        with quick_imports():
+            import_for_cases()
         text = read_frame(sock)
         if text is None:
             return
@@ -141,18 +146,17 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         for one in task["uploads"]
         if one["name"] in task.get("odd", ()) and uploads[one["name"]].calls_here
     ]
-    # They import torch while this process does. The others start while the one before them is used.
+    # The reaper has started these already. The others start while the one before them is used.
     if task["problem"]:
         of_problem.start_ahead()
     # In a race each starts when it enters, and the next one then.
     ahead = [*uploads.values()][: 1 if task.get("race") else None]
-    for starter in (*ahead, *odd[:1]):
+    for starter in (*odd[:1], *ahead):  # in the order in which they are used
         starter.start_ahead()
-    with quick_imports():
-        import torch
+    import torch
 
-        from warpcall_bench.programs import operator_code
-        from warpcall_kernels import measuring
+    from warpcall_bench.programs import operator_code
+    from warpcall_kernels import measuring
 
     device = torch.device(task["device"])
     if device.type == "cuda":

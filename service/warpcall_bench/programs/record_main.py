@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from warpcall_kernels.execution.record_server import Recorded
 
 
+def import_ahead() -> None:
+    """Import what this program needs, in a process that has no work yet."""
+    compile_only.drop_variables()  # Triton reads some of them when it is imported
+    with quick_imports():
+        from warpcall_bench.programs import uploaded  # noqa: F401
+        from warpcall_kernels.compile.first_launch import skip_hash  # noqa: F401
+        from warpcall_kernels.execution.record_server import serve_recorder  # noqa: F401
+
+
 def main() -> None:
     """Import torch, load what the job's process sends, and record its calls."""
     _, sock = peer_child.start()

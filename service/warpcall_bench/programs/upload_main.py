@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from warpcall_kernels.measuring import Loaded
 
 
+def import_ahead() -> None:
+    """Import what this program needs, in a process that has no work yet."""
+    with quick_imports():
+        import torch  # noqa: F401
+        import triton  # noqa: F401
+
+        from warpcall_bench.programs import uploaded  # noqa: F401
+        from warpcall_kernels import measuring  # noqa: F401
+
+
 def main() -> None:
     """Import torch, load what the job's process sends, and serve its calls."""
     args, sock = peer_child.start()

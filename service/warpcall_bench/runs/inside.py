@@ -13,7 +13,7 @@ import resource
 import runpy
 import sys
 
-from warpcall_bench.runs import account
+from warpcall_bench.runs import account, descriptors
 
 MAX_OPEN_FILES = 4096
 
@@ -24,6 +24,7 @@ def main() -> None:
     for name in ("processes", "memory-bytes", "file-bytes"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--gpu", action="store_true")  # its memory is shared with the server
+    parser.add_argument("--wait-fd", type=int)  # where it waits for the descriptors of the module
     parser.add_argument("module")
     parser.add_argument("options", nargs=argparse.REMAINDER)
     args = parser.parse_args()
@@ -35,10 +36,16 @@ def main() -> None:
         (resource.RLIMIT_NPROC, args.processes),
     ):
         account.lower(limit, value)
+    options = args.options
+    if args.wait_fd is not None:  # with the server's account, but without code of users so far
+        options += descriptors.received(args.wait_fd, args.module)
     if args.gpu:
         _open_gpu()
     account.leave()
-    sys.argv = [args.module, *args.options]
+    sys.argv = [args.module, *options]
+    if args.wait_fd is not None:
+        sys.modules[args.module].main()
+        return
     runpy.run_module(args.module, run_name="__main__", alter_sys=True)
 
 
@@ -49,6 +56,7 @@ def _open_gpu() -> None:
     that has made the context (`osValidateClientTokens` of its open kernel modules), so it must be
     made with the server's. No code of users has run yet.
     """
+    # Not before a process has waited: its context would hold some 500 MB of the GPU meanwhile.
     with contextlib.suppress(OSError, AttributeError):  # torch says what is wrong with the driver
         cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
         if cuda.cuInit(0) == 0:

@@ -13,12 +13,13 @@ from warpcall_bench.runs.messages import TAG_VARIABLE, ReaperReport
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes
 from warpcall_bench.runs.sandboxed import CannotStart
 from warpcall_bench.settings import BenchSettings
-from warpcall_service.lanes.messages import LENGTH
+from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.processes.spawn import ChildProcess, refuse_descriptors, torch_environment
 
 REAPER_MODULE = "warpcall_bench.runs.reaper"
 MAX_LOG_BYTES = 64 << 10  # that uploaded code may write to the log of the server
 MAX_REPORT_BYTES = 64 << 10
+READY = frame({"ready": True})  # what a process sends that gets the name of a program afterwards
 STOP_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0  # for the reaper to end all
 
 
@@ -28,6 +29,10 @@ class OneShotError(Exception):
 
 class NotStarted(OneShotError):
     """The process could not be started, which is no fault of the code that it was to run."""
+
+
+class _NotReady(Exception):
+    """The process ended before it had imported what it needs."""
 
 
 class OneShot:
@@ -49,8 +54,8 @@ class OneShot:
         self._tag = f"check/{secrets.token_hex(8)}"
         options = {}
         try:
-            if settings.uploads == "sandboxed" and not trusted:
-                options["sandbox"] = json.dumps(Sandbox(settings).launch())
+            if launch := launch_of(settings, trusted=trusted):
+                options["sandbox"] = launch
             self._reaper = ChildProcess(
                 REAPER_MODULE,
                 "the check of a module" if trusted else "the check of an upload",
@@ -63,12 +68,20 @@ class OneShot:
         except (CannotStart, OSError) as error:
             raise NotStarted(f"its process could not be started: {error}") from None
 
-    async def ask(self, request: bytes, limit_s: float, max_answer_bytes: int) -> bytes:
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended by itself."""
+        return self._reaper.poll() is None
+
+    async def ask(
+        self, request: bytes, limit_s: float, max_answer_bytes: int, program: str = ""
+    ) -> bytes:
         """Send the request and return the answer. All processes have ended when this returns.
 
         Args:
             request: JSON of the frame that the process reads.
             limit_s: seconds from now.
+            program: module that answers, for a process that sends READY first.
 
         Returns:
             The content of the frame that it wrote; the caller must check it.
@@ -80,9 +93,14 @@ class OneShot:
         """
         try:
             async with asyncio.timeout(limit_s):
-                return await _ask(self._reaper.sockets["server"], request, max_answer_bytes)
+                sock = self._reaper.sockets["server"]
+                return await _ask(sock, request, max_answer_bytes, program)
         except TimeoutError:
             raise OneShotError(f"it was not done within {limit_s:g} s") from None
+        except _NotReady:
+            report = await _report(self._reaper.sockets["control"])
+            why = (report and report["trouble"]) or "it ended before it was ready"
+            raise NotStarted(f"its process could not be started: {why}") from None
         except (asyncio.IncompleteReadError, OSError):
             report = await _report(self._reaper.sockets["control"])
             if report is not None and report["trouble"]:
@@ -109,6 +127,17 @@ class OneShot:
         self._reaper.close()
 
 
+def launch_of(settings: BenchSettings, *, trusted: bool) -> str:
+    """How the sandbox of a process is started, as JSON; empty if it runs in none.
+
+    Raises:
+        CannotStart: the sandbox cannot be used.
+    """
+    if trusted or settings.uploads != "sandboxed":
+        return ""
+    return json.dumps(Sandbox(settings).launch())
+
+
 async def run_one_shot(
     settings: BenchSettings,
     module: str,
@@ -123,9 +152,15 @@ async def run_one_shot(
     return await process.ask(request, limit_s, max_answer_bytes)
 
 
-async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int) -> bytes:
+async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int, program: str) -> bytes:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     try:
+        if program:
+            try:
+                await reader.readexactly(len(READY))
+            except (asyncio.IncompleteReadError, OSError):
+                raise _NotReady from None
+            writer.write(LENGTH.pack(len(program)) + program.encode())
         writer.write(LENGTH.pack(len(request)) + request)
         (nbytes,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if nbytes > max_answer_bytes:

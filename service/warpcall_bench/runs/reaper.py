@@ -46,6 +46,7 @@ def main() -> None:
     # An `UploadLaunch` as JSON, "null" for a job that runs no code of users; empty for a check.
     parser.add_argument("--uploads", default="")
     parser.add_argument("--log-fd", type=int)  # what upload processes print
+    parser.add_argument("--ahead", default="[]")  # modules of upload processes to start at once
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the server uses the control socket
@@ -66,6 +67,8 @@ def main() -> None:
         return
     for fd in fds:
         os.close(fd)
+    if uploads is not None:
+        uploads.start_ahead(json.loads(args.ahead))
     watcher = _Watcher(process, control, ends, args.memory_bytes, cgroup, uploads)
     reason = watcher.wait()
     status = watcher.status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import socket
@@ -23,17 +22,13 @@ from warpcall_bench.runs.events import (
     StateChanged,
 )
 from warpcall_bench.runs.frames import FrameReader, FrameRefused
-from warpcall_bench.runs.messages import TAG_VARIABLE, JobTask, ReaperReport, Task, UploadLaunch
-from warpcall_bench.runs.one_shot import MAX_LOG_BYTES
-from warpcall_bench.runs.sandbox import Sandbox, gpu_of
+from warpcall_bench.runs.messages import JobTask, ReaperReport, Task
+from warpcall_bench.runs.run_processes import RunProcesses, Start
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello, frame
-from warpcall_service.processes.child_log import ChildLog
-from warpcall_service.processes.spawn import ChildProcess, signal_name, torch_environment
+from warpcall_service.processes.spawn import ChildProcess, signal_name
 
-REAPER_MODULE = "warpcall_bench.runs.reaper"
-JOB_MODULE = "warpcall_bench.programs.job_main"
 WATCH_POLL_S = 0.1
 UPLOAD_END_S = 5.0  # to end an upload's process whose call has exceeded its deadline
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
@@ -76,6 +71,7 @@ class Run:
         lane: what the lane's worker found out about the device.
         lease: the lane's lease of the device.
         on_event: called with each event of the run.
+        take: returns processes that have waited for such a run, or None.
 
     Attributes:
         on_device_time: called with the seconds for which the job had the device, each time when it
@@ -90,6 +86,7 @@ class Run:
         lease: DeviceLease,
         settings: BenchSettings,
         on_event: OnEvent,
+        take: Callable[[], RunProcesses | None] = lambda: None,
     ) -> None:
         self._task = task
         self._tag = tag
@@ -97,6 +94,7 @@ class Run:
         self._lease = lease
         self._settings = settings
         self._on_event = on_event
+        self._take = take
         self._stop_reason: tuple[ExitClass, str] | None = None  # set by `stop`
         self._reported_end: tuple[ExitClass, str] | None = None  # reported by the job's process
         self._stopping = asyncio.Event()
@@ -125,57 +123,23 @@ class Run:
             CannotStart: the sandbox cannot be used.
             OSError: no process can be started.
         """
-        task = self._task
-        options: dict[str, object] = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
-        options["uploads"] = json.dumps(self._upload_launch())
-        with contextlib.ExitStack() as opened:
-            log = ChildLog(f"uploaded code of a job of {task['op']}", MAX_LOG_BYTES)
-            opened.callback(log.close)
-            try:
-                reaper = ChildProcess(
-                    REAPER_MODULE,
-                    f"a job of {task['op']}",
-                    options,
-                    {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
-                    fds={"log": log.fd},
-                    environment={TAG_VARIABLE: self._tag, **torch_environment()},
-                )
-            finally:
-                log.started()
-            opened.callback(reaper.close)
-            return await self._supervise(reaper)
+        processes = self._take()
+        if processes is None:
+            how = Start.of(self._task, self._lane, self._settings)
+            processes = RunProcesses(how, self._tag)
+        try:
+            return await self._supervise(processes)
+        finally:
+            processes.close()
 
-    def _upload_launch(self) -> UploadLaunch | None:
-        """How the job's upload processes are started; None if it runs no code of users."""
-        task = self._task
-        if not (task["uploads"] or task["problem"]):
-            return None
-        sandbox, without_gpu, device, profile = None, None, task["device"], task.get("profile")
-        ncu = profile["ncu"] if profile else ""
-        if task["sandboxed"]:
-            gpu = gpu_of(device, self._lane)
-            sandbox = Sandbox(self._settings).launch(gpu=gpu, ncu=ncu)
-            if any(upload.get("verified") for upload in task["uploads"]):
-                without_gpu = Sandbox(self._settings).launch()
-            device = "cpu" if gpu is None else "cuda:0"  # the only one that it sees
-        return {
-            "sandbox": sandbox,
-            "without_gpu": without_gpu,
-            # Triton interprets kernels where there is no GPU. It reads it when it is imported.
-            "environment": {"TRITON_INTERPRET": "1"} if device == "cpu" else {},
-            "device": device,
-            "profiler": bool(ncu),
-            "threads": task["threads"],
-            "memory_bytes": task["memory_bytes"],
-        }
-
-    async def _supervise(self, reaper: ChildProcess) -> Outcome:
+    async def _supervise(self, processes: RunProcesses) -> Outcome:
+        reaper = processes.reaper
         reading_messages = asyncio.create_task(self._read_messages(reaper.sockets["server"]))
         watching = asyncio.create_task(self._watch())
         try:
             report = await self._wait_for_reaper(reaper)
             if report is None:  # the reaper was killed, and what it leaves is known by the tag only
-                left = await asyncio.to_thread(process_tree.kill_tagged, self._tag)
+                left = await asyncio.to_thread(process_tree.kill_tagged, processes.tag)
             else:
                 left = await asyncio.to_thread(process_tree.kill_left, report["left"])
             await asyncio.wait((reading_messages,), timeout=LAST_MESSAGES_S)

@@ -51,6 +51,7 @@ def start(
     *,
     gpu: bool = False,
     profiler: bool = False,
+    wait_fd: int | None = None,
 ) -> Sandboxed:
     """Start a module of ours in the sandbox. Call it in a process that has only one thread.
 
@@ -60,6 +61,7 @@ def start(
         stdout, stderr: as for `subprocess.Popen`.
         gpu: whether it shares memory of a GPU with a process of the server.
         profiler: whether it runs Nsight Compute.
+        wait_fd: one of `fds`, on which it gets those of the module (`runs.descriptors`).
 
     Raises:
         CannotStart: bubblewrap, the filter or an account for uploaded code is missing.
@@ -77,6 +79,7 @@ def start(
     limits = f"--processes={launch['processes']}", f"--memory-bytes={memory_bytes}"
     inside = [sys.executable, "-P", "-m", INSIDE_MODULE, *limits, f"--file-bytes={tmp_bytes}"]
     inside += ["--gpu"] if gpu else []
+    inside += [] if wait_fd is None else [f"--wait-fd={wait_fd}"]
     tag = os.environ.get(TAG_VARIABLE, "")
     with contextlib.ExitStack() as files:
         filter_fd = _file("filter", rules, files)

@@ -15,7 +15,7 @@ import socket
 import subprocess  # nosec B404
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,6 +35,7 @@ from warpcall_bench.runs.messages import (
 )
 
 MOST_FDS = 2  # of a request: a socket, and a pipe for what the process prints
+WAITING_MODULE = "warpcall_bench.runs.descriptors"
 
 
 @dataclass
@@ -50,7 +51,6 @@ class _Process:
         end_at: when it is killed; None if nobody requested its end. `give_up_at` likewise.
     """
 
-    number: int
     child: subprocess.Popen[bytes]
     root: int
     root_fd: int
@@ -62,6 +62,15 @@ class _Process:
     out_of_memory: bool = False
     end_at: float | None = None
     give_up_at: float | None = None
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A process that imports what its module needs, and then waits for its descriptors on `sock`."""
+
+    module: str
+    sock: socket.socket
+    process: _Process
 
 
 class UploadProcesses:
@@ -78,11 +87,26 @@ class UploadProcesses:
         self._launch = launch
         self._log_fd = log_fd
         self._processes: dict[int, _Process] = {}
+        self._waiting: list[_Waiting] = []
         self._in_sandbox = launch is not None and launch["sandbox"] is not None
 
     def fileno(self) -> int:
         """The descriptor of the socket with the requests."""
         return self._requests.fileno()
+
+    def start_ahead(self, modules: Sequence[str]) -> None:
+        """Start a process for each of these modules, before the job's process requests it.
+
+        If one cannot be started, the request for it will say why.
+        """
+        for number, module in enumerate(modules):
+            tag = f"{os.environ.get(TAG_VARIABLE, '')}/ahead-{number}."
+            ours, theirs = socket.socketpair()
+            with theirs, contextlib.suppress(sandboxed.CannotStart, OSError):
+                process = self._started(module, theirs.fileno(), self._log_fd, tag, waits=True)
+                self._waiting.append(_Waiting(module, ours, process))
+                continue
+            ours.close()
 
     def receive(self) -> bool:
         """Receive the next request; returns False if the job's process has ended."""
@@ -105,7 +129,7 @@ class UploadProcesses:
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the reaper has ended, perhaps none of these."""
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *(one.process for one in self._waiting)):
             if process.child.pid == pid and not process.reaped:
                 process.reaped = True
                 process.child.returncode = status  # it would otherwise be waited for once more
@@ -116,7 +140,7 @@ class UploadProcesses:
     def advance(self) -> None:
         """Kill processes whose time is over, and answer requests whose processes have ended."""
         now = time.monotonic()
-        for process in [*self._processes.values()]:
+        for number, process in [*self._processes.items()]:
             if process.end_at is None or process.give_up_at is None:
                 continue
             if now >= process.end_at and not process.reaped:
@@ -125,7 +149,7 @@ class UploadProcesses:
             if gone and not self._in_sandbox:
                 gone = not process_tree.kill_tagged(process.tag, os.getpid())
             if gone or now >= process.give_up_at:
-                self._finish(process, left=not gone)
+                self._finish(number, left=not gone)
 
     def next_poll_s(self, otherwise_s: float) -> float:
         """Seconds after which `advance` must be called again."""
@@ -140,8 +164,13 @@ class UploadProcesses:
                 _kill(process)
 
     def end_largest(self, nbytes: int) -> bool:
-        """Kill those that use more memory than `nbytes`, and return whether there are some."""
-        found = False
+        """Kill those that use more memory than `nbytes`, and return whether there are some.
+
+        Those that wait are ended first, whatever they use.
+        """
+        found = bool(self._waiting)
+        while self._waiting:
+            self._drop(self._waiting.pop())
         for process in self._processes.values():
             if process.killed:
                 continue
@@ -153,20 +182,21 @@ class UploadProcesses:
 
     def close(self) -> None:
         """Remove the control groups, once all processes have ended."""
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *(one.process for one in self._waiting)):
             process.child.returncode = process.child.returncode or 0
             if process.cgroup is not None:
                 process.cgroup.remove()
 
     def _start(self, request: StartUpload, fd: int, prints_fd: int | None = None) -> UploadStarted:
         number, module = request["start"], request["module"]
-        tag = f"{os.environ.get(TAG_VARIABLE, '')}/upload-{number}."
-        failed: UploadStarted = {"root": 0, "processes": "", "bubblewrap": [], "trouble": ""}
-        try:
-            output_fd = self._log_fd if prints_fd is None else prints_fd
-            process = self._started(number, module, fd, output_fd, tag)
-        except (sandboxed.CannotStart, OSError) as error:
-            return {**failed, "trouble": str(error)}
+        output_fd = self._log_fd if prints_fd is None else prints_fd
+        process = self._handed_over(module, fd, output_fd)
+        if process is None:
+            tag = f"{os.environ.get(TAG_VARIABLE, '')}/upload-{number}."
+            try:
+                process = self._started(module, fd, output_fd, tag)
+            except (sandboxed.CannotStart, OSError) as error:
+                return {"root": 0, "processes": "", "bubblewrap": [], "trouble": str(error)}
         self._processes[number] = process
         bubblewrap = [process.child.pid, process.root] if self._in_sandbox else []
         return {
@@ -176,18 +206,46 @@ class UploadProcesses:
             "trouble": "",
         }
 
-    def _started(self, number: int, module: str, fd: int, output_fd: int, tag: str) -> _Process:
+    def _handed_over(self, module: str, fd: int, output_fd: int) -> _Process | None:
+        """A process that waited for this module, with its descriptors; None if there is none."""
+        for waiting in [one for one in self._waiting if one.module == module]:
+            self._waiting.remove(waiting)
+            with waiting.sock, contextlib.suppress(OSError):
+                if not waiting.process.reaped:
+                    socket.send_fds(waiting.sock, [b"!"], [fd, output_fd])
+                    return waiting.process
+            self._drop(waiting)
+        return None
+
+    def _drop(self, waiting: _Waiting) -> None:
+        """End a process that waits."""
+        waiting.sock.close()
+        _kill(waiting.process)
+        os.close(waiting.process.root_fd)
+        if waiting.process.cgroup is not None:
+            waiting.process.cgroup.remove()
+
+    def _started(
+        self, module: str, fd: int, output_fd: int, tag: str, *, waits: bool = False
+    ) -> _Process:
+        """Start a process.
+
+        Args:
+            fd: its socket to the job's process; if it `waits`, the one on which it gets that.
+        """
         launch = self._launch
         if launch is None:
             raise sandboxed.CannotStart("the job was started without uploads")
         records = module == RECORD_MODULE
         device = "cpu" if records else launch["device"]
-        options = [f"--server-fd={fd}", f"--device={device}"]
-        options += [f"--threads={launch['threads']}", f"--memory-bytes={launch['memory_bytes']}"]
+        options = [f"--device={device}", f"--threads={launch['threads']}"]
+        options += [f"--memory-bytes={launch['memory_bytes']}"]
+        options += [] if waits else [f"--server-fd={fd}"]
         sandbox = launch["without_gpu"] if records else launch["sandbox"]
         if not self._in_sandbox:
+            run = [WAITING_MODULE, f"--wait-fd={fd}", module] if waits else [module]
             child = subprocess.Popen(  # nosec B603
-                [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", *options],
+                [sys.executable, "-P", "-m", *run, f"--parent={os.getpid()}", *options],
                 pass_fds=(fd,),
                 env={**os.environ, **launch["environment"], TAG_VARIABLE: tag},
                 stdin=subprocess.DEVNULL,
@@ -195,7 +253,7 @@ class UploadProcesses:
                 stderr=output_fd,
                 start_new_session=True,
             )
-            return _Process(number, child, child.pid, os.pidfd_open(child.pid), tag, None)
+            return _Process(child, child.pid, os.pidfd_open(child.pid), tag, None)
         if sandbox is None:
             raise sandboxed.CannotStart("the job was started without verified uploads")
         profiler = launch["profiler"] and module == PROFILE_MODULE
@@ -204,13 +262,14 @@ class UploadProcesses:
             *([fd], output_fd, output_fd),
             gpu=device != "cpu",
             profiler=profiler,
+            wait_fd=fd if waits else None,
         )
         root = started.init or started.process.pid
         try:
             root_fd = os.pidfd_open(root)
         except ProcessLookupError:
             root_fd = os.pidfd_open(started.process.pid)  # a zombie has one, too
-        return _Process(number, started.process, root, root_fd, tag, started.cgroup)
+        return _Process(started.process, root, root_fd, tag, started.cgroup)
 
     def _request_end(self, request: EndUpload) -> None:
         process = self._processes[request["end"]]
@@ -220,8 +279,8 @@ class UploadProcesses:
         process.end_at = now + (process_tree.KILL_S if waits else 0.0)
         process.give_up_at = process.end_at + process_tree.KILL_S
 
-    def _finish(self, process: _Process, *, left: bool) -> None:
-        del self._processes[process.number]
+    def _finish(self, number: int, *, left: bool) -> None:
+        process = self._processes.pop(number)
         os.close(process.root_fd)
         if process.cgroup is not None:
             process.out_of_memory |= process.cgroup.ran_out_of_memory()

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from warpcall.errors import InvalidInput, Unavailable
 from warpcall_bench.runs.messages import (
     NO_ANSWER,
+    WITHOUT_GPU,
     CheckRequest,
     ChecksRequest,
     ExplainRequest,
@@ -23,7 +24,8 @@ from warpcall_bench.runs.messages import (
     VerifyRequest,
     plan_check_body,
 )
-from warpcall_bench.runs.one_shot import NotStarted, OneShotError, run_one_shot
+from warpcall_bench.runs.one_shot import NotStarted, OneShotError
+from warpcall_bench.runs.waiting_checks import WaitingChecks
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.answers import (
     CasesAnswer,
@@ -91,6 +93,13 @@ class Checks:
             "checks of uploads", settings.upload_checks, MAX_WAITING, settings.call_timeout_s
         )
         self._ended = Counter[str](accepted=0, refused=0, failed=0)
+        self._sandboxed = WaitingChecks(settings, trusted=False)
+        self._trusted = WaitingChecks(settings, trusted=True)  # for code of the server
+
+    async def stop(self) -> None:
+        """End the processes that wait for checks."""
+        await self._sandboxed.stop()
+        await self._trusted.stop()
 
     async def implementation(
         self, user: str, op: Mapping[str, Any], new: NewImplementation, gpu: str
@@ -99,7 +108,7 @@ class Checks:
 
         Args:
             op: the op's declaration, from `Op.describe`.
-            gpu: architecture for which CUDA C++ is compiled.
+            gpu: architecture of the GPU on which jobs run, such as "sm_90"; empty without one.
 
         Raises:
             InvalidInput: the source cannot be used; the message names the line.
@@ -154,7 +163,8 @@ class Checks:
             "optional_inputs": [one["name"] for one in inputs if one["optional"]],
             "params": [one["name"] for one in op["params"]],
             "verified": new.verified,
-            "gpu": gpu,
+            # Without a GPU, jobs interpret the kernels of uploads, but compile those of verified ones.
+            "gpu": gpu or (WITHOUT_GPU if new.verified else ""),
             "limit_s": self._settings.upload_check_s,
         }
 
@@ -286,9 +296,8 @@ class Checks:
         # Starting the process and importing torch takes as long as the start of a worker.
         whole_s = self._settings.start_timeout_s + limit_s
         try:
-            return await run_one_shot(
-                self._settings, module, body, whole_s, most_bytes, trusted=trusted
-            )
+            waiting = self._trusted if trusted else self._sandboxed
+            return await waiting.run(module, body, whole_s, most_bytes)
         except NotStarted as error:
             log.error("an upload cannot be checked: %s", error)
             raise Unavailable(

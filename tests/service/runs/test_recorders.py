@@ -14,9 +14,8 @@ from tests.service.runs.sandboxes import settings
 from warpcall_bench.runs import sandboxed
 from warpcall_bench.runs.messages import PROFILE_MODULE, RECORD_MODULE, Task, Upload, UploadLaunch
 from warpcall_bench.runs.peers import UPLOAD_MODULE
-from warpcall_bench.runs.runner import Run
+from warpcall_bench.runs.run_processes import upload_launch
 from warpcall_bench.runs.upload_processes import UploadProcesses
-from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import Hello
 
 PLAIN: Upload = {"name": "ann/plain", "op": "permute", "function": "permute", "source": ""}
@@ -46,9 +45,7 @@ def launch_of(folder: Path, *uploads: Upload) -> UploadLaunch:
         "memory_bytes": 1 << 30,
         "threads": 1,
     }
-    lease = DeviceLease(lambda: False, lambda: False, lambda: None)
-    run = Run(task, "tag", LANE, lease, settings(folder / "data"), lambda event: None)
-    found = run._upload_launch()
+    found = upload_launch(task, LANE, settings(folder / "data"))
     assert found is not None
     return found
 

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 UPLOAD = "tests.service.runs.upload_parts"
 JOB = "tests.service.runs.upload_job"
 ANSWER_S = 60.0
+_kept = b""  # what a process holds while it waits
 
 
 @dataclass
@@ -70,8 +72,13 @@ def running_job(
     *,
     memory_bytes: int = 8 << 30,
     environment: Mapping[str, str] | None = None,
+    ahead: Sequence[str] = (),
 ) -> Iterator[Job]:
-    """Start a reaper, and a process below it that plays the job's."""
+    """Start a reaper, and a process below it that plays the job's.
+
+    Args:
+        ahead: modules of upload processes that the reaper starts at once.
+    """
     os.environ["PYTHONPATH"], before = ROOT, os.environ.get("PYTHONPATH")
     try:
         sandbox = Sandbox(given).launch() if given.uploads == "sandboxed" else None
@@ -101,6 +108,7 @@ def running_job(
             "server-fd": of_job.fileno(),
             "uploads": json.dumps(uploads),
             "log-fd": output.fileno(),
+            "ahead": json.dumps(ahead),
         }
         command = [sys.executable, "-P", "-m", "warpcall_bench.runs.reaper"]
         reaper = subprocess.Popen(
@@ -118,6 +126,13 @@ def running_job(
             finally:
                 reaper.kill()
                 reaper.wait()
+
+
+def import_ahead() -> None:
+    """Be ready to wait. The thread is as those of OpenMP: it exists when the account is left."""
+    global _kept
+    _kept = b"x" * int(os.environ.get("AHEAD_BYTES", "0"))
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def test_slow_uploads_of_one_user_delay_no_other_user(sqlite: Database) -> None:
     assert fast["created"]
     assert refused == [429], "one runs and eight wait"
     assert not any(
-        "upload_check" in " ".join(_command(process))
+        "waiting_check" in " ".join(_command(process))
         for process in processes
         if process.is_running()
     )
