@@ -1,12 +1,15 @@
 """Checks an uploaded source: python -m warpcall_bench.programs.upload_check, in the sandbox.
 
 It compiles and imports the source, and checks that the function takes the inputs and parameters of
-its op by name. It calls nothing and has no GPU. CUDA C++ is compiled, and its kernels are inspected. A
-declaration of launches is parsed; whether it fits a case is known when a job records the case.
+its op by name. It calls nothing and has no GPU. What the source asks about the GPU while it is imported
+is answered for the architecture of the request (`warpcall_kernels.compile.pretended`). CUDA C++ is
+compiled, and its kernels are inspected. A declaration of launches is parsed; whether it fits a case is
+known when a job records the case.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -65,8 +68,10 @@ def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, st
         for package in SLOW_PACKAGES:
             if package in request["source"]:
                 importlib.import_module(package)  # now, so that its time does not count
+        seeing = _seeing_gpu(request["gpu"], request["source"])
     with source_check.limited(request["limit_s"], file, answers, "the import"):
-        module = source_check.import_source(file)
+        with seeing:
+            module = source_check.import_source(file)
         function = function_of(module, request["function"])
         setup = _setup_of(module, function, request)
         _check_signature(function, request, file, more=() if setup is None else (STATE,))
@@ -76,6 +81,23 @@ def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, st
             _check_declarations(function, verified["launches"])
         doc = inspect.getdoc(function) or ""
     return {"doc": source_check.text(doc.strip().partition("\n")[0])}
+
+
+def _seeing_gpu(gpu: str, source: str) -> contextlib.AbstractContextManager[None]:
+    """A context in which a source sees a GPU of this architecture; none if `gpu` is empty."""
+    if not gpu or not any(package in source for package in SLOW_PACKAGES):
+        return contextlib.nullcontext()
+    from warpcall_kernels.compile.architectures import ARCHITECTURES
+    from warpcall_kernels.compile.pretended import pretending
+
+    target = ARCHITECTURES.get(gpu)
+    if target is None:  # a GPU that nothing is known of
+        return contextlib.nullcontext()
+    if "triton" in source:
+        from warpcall_kernels.verified.launched import use_driver
+
+        use_driver(target)
+    return pretending(target)
 
 
 def _check_cuda(

@@ -155,7 +155,8 @@ class CheckRequest(TypedDict):
         optional_inputs: names of its other inputs.
         params: names of its parameters.
         verified: None unless it is a verified upload.
-        gpu: architecture for which CUDA C++ is compiled, such as "sm_90".
+        gpu: architecture of the GPU that the source sees, and for which CUDA C++ is compiled, such as
+            "sm_90"; empty if jobs have no GPU.
         limit_s: seconds that the import may take.
     """
 

@@ -18,7 +18,6 @@ from warpcall.implementations import (
     UploadedImplementation,
 )
 from warpcall.problems import ProblemList, UploadedProblem
-from warpcall_bench.runs.messages import WITHOUT_GPU
 from warpcall_bench.runs.operator_modules import KERNELS, OperatorModule, OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_bench.runs.sources import SourceUnknown, module_file
@@ -158,7 +157,7 @@ class UploadService:
         )
         columns: dict[str, str] | None = None
         if not known.stored:
-            gpu = await self._architecture() if new.verified else ""
+            gpu = await self._gpu()
             doc = await self._checks.implementation(caller.name, known.op, new, gpu)
             columns = {"doc": doc}
         return CheckedImplementation(caller, new, columns, quota, known.private)
@@ -180,7 +179,7 @@ class UploadService:
             ]
         )
         unknown = [new for new, one in zip(news, known, strict=True) if not one.stored]
-        gpu = await self._architecture() if any(new.verified for new in unknown) else ""
+        gpu = await self._gpu()
         answers = iter(
             await self._checks.implementations(caller.name, known[0].op, unknown, gpu)
             if unknown
@@ -342,9 +341,9 @@ class UploadService:
             },
         )
 
-    async def _architecture(self) -> str:
-        """The architecture for which the kernels of uploads are compiled, such as "sm_90"."""
-        return (await self._installed())["environment"]["gpu"] or WITHOUT_GPU
+    async def _gpu(self) -> str:
+        """The architecture of the GPU on which jobs run, such as "sm_90"; empty without one."""
+        return (await self._installed())["environment"]["gpu"] or ""
 
     async def _installed(self) -> dict[str, Any]:
         """What a lane's worker knows: the shipped `implementations`, and the `environment`."""

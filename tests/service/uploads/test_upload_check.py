@@ -122,6 +122,31 @@ def test_the_author_learns_that_the_check_has_no_gpu(tmp_path: Path) -> None:
     )
 
 
+def test_what_a_source_asks_about_the_gpu_while_it_is_imported_is_answered_for_that_of_jobs(
+    tmp_path: Path,
+) -> None:
+    source = """
+import torch
+import triton
+
+DRIVER = triton.runtime.driver.active
+DEVICE = DRIVER.get_current_device()
+assert DRIVER.get_active_torch_device().type == "cuda"
+assert DRIVER.get_current_target().arch == 80
+assert DRIVER.utils.get_device_properties(DEVICE)["multiprocessor_count"] == 108
+assert torch.cuda.is_available()
+assert torch.cuda.get_device_capability() == (8, 0)
+TABLE = torch.arange(4, device="cuda")
+"""
+    recorded = {"language": "python", "launches": None}
+
+    assert check(tmp_path, source + GOOD, gpu="sm_80") == {"doc": ""}
+    assert check(tmp_path, source + GOOD, gpu="sm_80", verified=recorded) == {"doc": ""}
+    without = check(tmp_path, source + GOOD, gpu="")
+    assert without is not None
+    assert without["error"].startswith("line 5: RuntimeError: 0 active drivers")
+
+
 @pytest.mark.parametrize(
     "source",
     [
