@@ -64,6 +64,59 @@ def test_a_file_is_stored_as_it_is_under_its_name(lab: FormsLab) -> None:
     assert (found["source"], found["private"]) == (source, True)
 
 
+def test_a_kernel_is_stored_as_a_verified_one_if_the_form_says_so(lab: FormsLab) -> None:
+    triton, plain = new_word(), new_word()
+
+    for name, choice in ((triton, "yes"), (plain, "")):
+        answer = send(lab, f"# {name}\n{SHORT}", name=name, verified=choice)
+        assert answer.status_code == 303, errors_of(answer)
+
+    assert (stored(lab, triton)["verified"], stored(lab, triton)["language"]) == (True, "python")
+    assert not stored(lab, plain)["verified"]
+
+
+CUDA = """/* warpcall-launches {"launches": [
+  {"kernel": "permute", "grid": ["cdiv(x.numel, 256)"], "block": [256], "arguments": ["x", "out"]}
+]} */
+extern "C" __global__ void permute(const float* x, float* out) { out[0] = x[0]; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "choice", "source", "field", "error"),
+    [
+        (True, "", CUDA.split("*/")[1], "source", "has no declaration of its launches"),
+        (False, "cuda", CUDA.replace("]}", "]"), "source", "line 3: the declaration of launches"),
+        (False, "no", CUDA, "verified", "verified must be empty, yes or cuda, got 'no'"),
+        (False, "", CUDA, "source", "it is no Python: it looks like CUDA C++"),
+        (False, "yes", CUDA, "source", "it is no Python: it looks like CUDA C++"),
+    ],
+)
+def test_what_is_wrong_with_a_verified_kernel_is_said_at_the_field(
+    lab: FormsLab, file: bool, choice: str, source: str, field: str, error: str
+) -> None:
+    given = ("permute.cu", source) if file else None
+
+    answer = send(lab, None if file else source, given, verified=choice)
+
+    assert answer.status_code == 422
+    assert error in errors_of(answer)[field]
+
+
+def test_cuda_is_compiled_with_the_launches_that_it_declares(lab: FormsLab) -> None:
+    """Where NVRTC is missing, the check says so, which shows that it has got that far."""
+    name = new_word()
+
+    by_file = send(lab, None, (f"{name}.cu", CUDA))
+    by_choice = send(lab, CUDA + f"// {name}", name=f"{name}-2", verified="cuda")
+
+    for answer, stored_as in ((by_file, name), (by_choice, f"{name}-2")):
+        if answer.status_code == 303:
+            assert stored(lab, stored_as)["language"] == "cuda"
+        else:
+            assert "NVRTC" in errors_of(answer)["source"]
+
+
 def test_the_name_of_a_file_that_is_no_name_is_not_used(lab: FormsLab) -> None:
     source = f"# {new_word()}\n{SHORT}"
 

@@ -13,7 +13,7 @@ from warpcall._launches import check_size
 from warpcall.errors import InvalidInput
 from warpcall.implementations import Language
 
-COMMENT = re.compile(r"/\*\s*warpcall-launches\b(.*?)\*/", re.DOTALL)
+COMMENT = re.compile(r"/\*\s*warpcall-launches\b")
 EXAMPLE = (
     '/* warpcall-launches {"launches": [{"kernel": "scale", "grid": ["cdiv(x.numel, 256)"], '
     '"block": [256], "arguments": ["x", "out", {"i32": "x.numel"}]}]} */'
@@ -60,7 +60,7 @@ def read_launches(path: Path) -> dict[str, Any]:
 
 
 def _in_comment(source: Source) -> dict[str, Any]:
-    found = [*COMMENT.finditer(source.text)]
+    found = _comments(source.text)
     if not found:
         raise InvalidInput(
             f"{source.label} is CUDA C++ and has no declaration of its launches: write it in a "
@@ -69,13 +69,25 @@ def _in_comment(source: Source) -> dict[str, Any]:
             field="launches",
         )
     if len(found) > 1:
-        line = source.text.count("\n", 0, found[1].start()) + 1
+        line = source.text.count("\n", 0, found[1][0]) + 1
         raise InvalidInput(
             f"{source.label}, line {line}: there may be one declaration of launches, this is another",
             field="launches",
         )
-    before = source.text.count("\n", 0, found[0].start(1))
-    return _object(found[0][1], source.label, before)
+    begin, end = found[0]
+    return _object(source.text[begin:end], source.label, source.text.count("\n", 0, begin))
+
+
+def _comments(text: str) -> list[tuple[int, int]]:
+    """Where the declarations in comments begin and end. The time is linear in the length of the text."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while (start := COMMENT.search(text, at)) is not None:
+        at = text.find("*/", start.end())
+        if at < 0:
+            break
+        found.append((start.end(), at))
+    return found
 
 
 def _object(text: str, label: str, lines_before: int) -> dict[str, Any]:

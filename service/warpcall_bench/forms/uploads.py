@@ -12,6 +12,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
+from warpcall._jobs.source import Source
+from warpcall._jobs.verified import verified_members
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall.problems import ProblemInfo
 from warpcall_bench.forms.ops import Ops
@@ -28,7 +30,9 @@ from warpcall_service.text import brief
 
 FURTHER_BYTES = 16 << 10  # of a form beside the source
 IMPLEMENTATION, PROBLEM = "upload.html", "upload_problem.html"  # templates
-FIELDS = ("op", "file", "source", "function", "name", "private")
+FIELDS = ("op", "file", "source", "function", "name", "private", "verified")
+SHOWN_AT = {"launches": "source", "language": "verified"}  # members of a request that are no fields
+PYTHON, VERIFIED, CUDA = "", "yes", "cuda"  # values of the field `verified`
 
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]
@@ -54,7 +58,25 @@ def implementation_of(form: Form) -> UploadRequest:
     given: dict[str, Any] = {"op": form.text("op")}
     if function := form.text("function"):
         given["function"] = function
-    return validated(UploadRequest, {**given, **source_of(form, "function" not in given)})
+    given |= source_of(form, "function" not in given)
+    return validated(UploadRequest, {**given, **_verified(form, given["source"])})
+
+
+def _verified(form: Form, text: str) -> Mapping[str, Any]:
+    """Whether an upload is a verified one, its language, and launches that CUDA C++ declares.
+
+    Raises:
+        InvalidInput: CUDA C++ declares no launches, or the choice is none of the form's.
+    """
+    choice, file = form.text("verified"), form.file_names.get("file", "")
+    if choice not in (PYTHON, VERIFIED, CUDA):
+        raise InvalidInput(
+            f"verified must be empty, {VERIFIED} or {CUDA}, got {brief(choice)}", field="verified"
+        )
+    is_cuda = choice == CUDA or file.endswith(".cu")
+    source = Source(text, language="cuda" if is_cuda else "python", label="the source")
+    members = verified_members(source, choice == VERIFIED, None, None)
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def problem_of(form: Form) -> ProblemUpload:
@@ -105,8 +127,9 @@ def validated(model: type[Model], given: Mapping[str, Any]) -> Model:
 
 def errors_of(problem: Problem) -> dict[str, str]:
     """What is wrong with an upload, by the field of the form."""
-    field = problem.field if problem.field in FIELDS else ""
-    return {field or "": problem.detail.removeprefix(f"{field}: ")}
+    field = problem.field or ""
+    shown = SHOWN_AT.get(field, field)
+    return {shown if shown in FIELDS else "": problem.detail.removeprefix(f"{field}: ")}
 
 
 def page_of(kind: str, name: str) -> str:
