@@ -47,6 +47,7 @@ from warpcall._cli.output import (
 )
 from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._explain import command as explain
+from warpcall._imports import command as imports
 from warpcall._jobs.names import is_problem
 from warpcall._verify import command as verify
 from warpcall.health import Health
@@ -75,6 +76,7 @@ app.add_typer(check.app)
 app.add_typer(race.app)
 app.add_typer(evaluate.app)
 app.add_typer(explain.app)
+app.add_typer(imports.app)
 app.add_typer(mcp.app)
 app.add_typer(verify.app)
 app.add_typer(jobs.app)

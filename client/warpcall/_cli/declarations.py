@@ -19,7 +19,11 @@ def declaration_of(gpu: Client, op: str) -> dict[str, Any]:
         NotFound: there is none, or the problem is private to another user.
     """
     if is_problem(op):
-        return {**gpu.problems.get(op).declaration, "name": without_version(op)}
+        found = gpu.problems.get(op).declaration
+        sizes = {size["name"] for size in found.get("sizes", ())}
+        # A size may also be a parameter of the functions. It is chosen as a size.
+        params = [one for one in found["params"] if one["name"] not in sizes]
+        return {**found, "params": params, "name": without_version(op)}
     try:
         return gpu.kernel(op)
     except NotFound as error:

@@ -38,11 +38,11 @@ def needed_part(cell: str, wanted: str, names: Mapping[str, Any]) -> str:
 
 def _needed_part(cell: str, wanted: str, names: Mapping[str, Any]) -> str:
     statements = ast.parse(cell).body
-    bound = [set(_bound(statement)) for statement in statements]
+    bound = [set(bound_names(statement)) for statement in statements]
     if not any(wanted in one for one in bound):
         return cell
     assigned = set[str]().union(
-        *(_bound(s) for s in statements if isinstance(s, ast.Assign | ast.AnnAssign))
+        *(bound_names(s) for s in statements if isinstance(s, ast.Assign | ast.AnnAssign))
     )
     known, kept = {wanted}, set[int]()
     for _ in statements:  # each round adds a statement, or is the last one
@@ -51,7 +51,7 @@ def _needed_part(cell: str, wanted: str, names: Mapping[str, Any]) -> str:
             changes = known & assigned & set(_changed(statement))
             if at not in kept and (known & bound[at] or changes or _is_for_all(statement)):
                 kept.add(at)
-                known |= set(_used(statement))
+                known |= set(used_names(statement))
         if len(kept) == before:
             break
     elsewhere = known.difference(dir(builtins), *bound) & names.keys()
@@ -75,14 +75,14 @@ def _lines(statement: ast.stmt) -> range:
 
 def _is_for_all(statement: ast.stmt) -> bool:
     """Whether a statement concerns names that it does not say, or how all others are read."""
-    return "*" in _bound(statement) or _is_future(statement)
+    return "*" in bound_names(statement) or _is_future(statement)
 
 
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
+def bound_names(statement: ast.stmt) -> Iterator[str]:
     """The names that a statement gives to something, at the top level of the cell."""
     waiting: list[ast.AST] = [statement]
     while waiting:
@@ -97,7 +97,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         waiting += ast.iter_child_nodes(node)
 
 
-def _used(statement: ast.stmt) -> Iterator[str]:
+def used_names(statement: ast.stmt) -> Iterator[str]:
     """The names of the notebook that a statement reads, now or when its function is called."""
     tables = [symtable.symtable(ast.unparse(statement), "cell", "exec")]
     while tables:

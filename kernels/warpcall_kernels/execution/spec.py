@@ -154,7 +154,13 @@ def make_case(op: Op | str, spec: Mapping[str, Any], *, timed: bool = True) -> J
                 defaults = {"values": known.values, "low": known.low, "high": known.high}
             inputs[name] = _sample(f"inputs.{name}", described, defaults)
     else:
-        inputs = _derived(op, given, params)
+        sizes = _sizes(op, given)
+        inputs = _derived(op, given, params, sizes)
+        passed = {size.name: sizes[size.name] for size in op.sizes if size.passed}
+        for name in passed:
+            if name in _mapping("params", given.get("params")):
+                raise InvalidInput(name, f"{name} is a size of {op.name}: choose it with `sizes`")
+        params.update(passed)  # type: ignore[arg-type]  # they are numbers
     case = JobCase(op, inputs, params)
     outputs = op.check(case.metas, params)
     if timed and not any(math.prod(meta.shape) for meta in outputs.values()):
@@ -271,7 +277,10 @@ def _alternatives(field: str, values: Any) -> Sequence[Any]:
 
 
 def _derived(
-    op: Op, given: Mapping[str, Any], params: Mapping[str, ParamValue]
+    op: Op,
+    given: Mapping[str, Any],
+    params: Mapping[str, ParamValue],
+    sizes: Mapping[str, int | str],
 ) -> dict[str, Sample]:
     """The inputs that follow from the short form of a spec."""
     fields = ("shape", "dtype", "params", "sizes")
@@ -281,9 +290,6 @@ def _derived(
         dtype = op.dtypes[0]
     else:
         dtype = parse_dtype("dtype", given.get("dtype"))
-    sizes = {size.name: size.default for size in op.sizes}
-    for name, value in _mapping("sizes", given.get("sizes")).items():
-        sizes[name] = _checked_size(_size(op, name), value)
     if op.dtypes:
         assert op.derive is not None
         if dtype not in op.dtypes:
@@ -295,6 +301,14 @@ def _derived(
     return {
         i.name: Sample(shape, dtype, i.values, i.low, i.high) for i in op.inputs if not i.optional
     }
+
+
+def _sizes(op: Op, given: Mapping[str, Any]) -> dict[str, int | str]:
+    """All sizes of a case, those that are not given with their defaults."""
+    sizes = {size.name: size.default for size in op.sizes}
+    for name, value in _mapping("sizes", given.get("sizes")).items():
+        sizes[name] = _checked_size(_size(op, name), value)
+    return sizes
 
 
 def _size(op: Op, name: str) -> Size:
@@ -321,7 +335,7 @@ def _checked_size(size: Size, value: object) -> int | str:
 
 def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sample:
     given = {**defaults, **_mapping(field, described)}
-    _known(field, given, ("shape", "dtype", "values", "low", "high", "layout"))
+    _known(field, given, ("shape", "dtype", "values", "low", "high", "layout", "scale", "shift"))
     sample = Sample(
         checked_shape(f"{field}.shape", given.get("shape")),
         parse_dtype(f"{field}.dtype", given.get("dtype")),
@@ -329,6 +343,8 @@ def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sampl
         given.get("low", 0),
         given.get("high", 100),
         given.get("layout", "contiguous"),
+        given.get("scale", 1.0),
+        given.get("shift", 0.0),
     )
     sample.check(field)
     return sample
@@ -356,6 +372,8 @@ def _described(sample: Sample) -> dict[str, Any]:
         spec |= {"low": sample.low, "high": sample.high}
     if sample.layout != "contiguous":
         spec["layout"] = sample.layout
+    if (sample.scale, sample.shift) != (1, 0):
+        spec |= {"scale": sample.scale, "shift": sample.shift}
     return spec
 
 
@@ -365,6 +383,8 @@ def _short(sample: Sample) -> str:
         text += f":{sample.low}..{sample.high - 1}"
     elif sample.values != "normal":
         text += f":{sample.values}"
+    if (sample.scale, sample.shift) != (1, 0):
+        text += f"*{sample.scale:g}{sample.shift:+g}"
     return text if sample.layout == "contiguous" else f"{text}:{sample.layout}"
 
 

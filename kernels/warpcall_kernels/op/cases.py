@@ -14,6 +14,7 @@ from warpcall_kernels.op.errors import InvalidInput, brief, listed
 
 MAX_SIZE = 2**40  # of a dim; products stay within what torch accepts
 MAX_RANK = 64
+MAX_SCALE = 1e30  # of drawn values
 
 # Sizes that servers often get, for the common calls of ops: powers of two, and unaligned sizes.
 COMMON_SIZES = (16, 64, 256, 1024, 4096, 100, 1000)
@@ -33,7 +34,7 @@ SHORT_DTYPES = {
     torch.complex128: "c128",
 }
 
-Values = Literal["normal", "special", "integers", "mask"]
+Values = Literal["normal", "special", "uniform", "integers", "mask"]
 SampleLayout = Literal["contiguous", "transposed", "strided", "offset", "expanded"]
 
 
@@ -47,12 +48,15 @@ class Sample:
         values: "normal": floats and complex numbers are drawn from the normal distribution,
             integers from the whole range of the dtype, and bool is True with probability 0.5;
             "special": as normal, and a quarter are NaN, inf, -inf, 0.0 or -0.0;
+            "uniform": uniform in [0, 1);
             "integers": uniform in [low, high), cast to dtype;
             "mask": True, or 1, with probability 0.3.
         low, high: the bounds of "integers".
         layout: how the tensor lies in memory: "contiguous"; "transposed" (its last two dims are
             swapped), "strided" (every second element of the last dim), "offset" (contiguous, one
             element past an aligned address), "expanded" (the first dim has stride 0).
+        scale, shift: what "normal", "uniform" and "integers" are multiplied with, and what is then
+            added, before values are cast to dtype.
     """
 
     shape: tuple[int, ...]
@@ -61,6 +65,8 @@ class Sample:
     low: int = 0
     high: int = 100
     layout: SampleLayout = "contiguous"
+    scale: float = 1.0
+    shift: float = 0.0
 
     def check(self, field: str) -> None:
         """Check a sample that a user describes, whatever it has in its fields.
@@ -84,6 +90,16 @@ class Sample:
             raise InvalidInput(
                 f"{field}.low",
                 f"{field}.low and high must be integers, low below high, got {brief((low, high))}",
+            )
+        for name, number in (("scale", self.scale), ("shift", self.shift)):
+            if type(number) not in (int, float) or not abs(number) < MAX_SCALE:
+                raise InvalidInput(
+                    f"{field}.{name}",
+                    f"{field}.{name} must be a number below {MAX_SCALE:g}, got {brief(number)}",
+                )
+        if (self.scale, self.shift) != (1, 0) and self.values in ("special", "mask"):
+            raise InvalidInput(
+                f"{field}.scale", f"{field}.scale and shift are not for the values {self.values}"
             )
         needed = {"transposed": 2, "strided": 1, "expanded": 1}.get(self.layout, 0)
         if len(self.shape) < needed:
@@ -133,7 +149,9 @@ class Sample:
             return (torch.rand(shape, generator=generator) < 0.3).to(self.dtype)
         if self.values == "integers":
             drawn = torch.randint(self.low, self.high, shape, generator=generator)
-            return drawn.to(self.dtype)
+            return self._scaled(drawn).to(self.dtype)
+        if self.values == "uniform":
+            return self._scaled(torch.rand(shape, generator=generator)).to(self.dtype)
         if self.dtype == torch.bool:
             return torch.rand(shape, generator=generator) < 0.5
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
@@ -148,7 +166,12 @@ class Sample:
             which = torch.randint(0, 20, shape, generator=generator)
             for i, extreme in enumerate(extremes):
                 drawn = torch.where(which == i, extreme.to(wide), drawn)
-        return drawn.to(self.dtype)
+        return self._scaled(drawn).to(self.dtype)
+
+    def _scaled(self, drawn: Tensor) -> Tensor:
+        if (self.scale, self.shift) == (1, 0):
+            return drawn
+        return drawn * self.scale + self.shift
 
 
 @dataclass(frozen=True, eq=False)  # equal by identity, and so hashable

@@ -185,6 +185,8 @@ class Size:
         default: its value if a benchmark does not choose one.
         minimum: the least value of a number.
         choices: the values to choose from; empty for a number.
+        passed: whether a problem's reference and implementations get it, too, as a parameter of this
+            name. It is for numbers.
     """
 
     name: str
@@ -192,6 +194,7 @@ class Size:
     default: int | str
     minimum: int = 0
     choices: tuple[str, ...] = ()
+    passed: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,6 +246,7 @@ class Op:
             takes one of them and the sizes, these by name, and nothing else. Empty for other ops.
         doc: the description; by default the docstring of `function`.
         tags: remarks on each result of the reference, such as "interpreted".
+        has_odd_cases: whether implementations should be right in odd cases (`op/odd_cases.py`), too.
     """
 
     name: str
@@ -266,6 +270,7 @@ class Op:
     dtypes: tuple[torch.dtype, ...] = ()
     doc: str = ""
     tags: tuple[str, ...] = ()
+    has_odd_cases: bool = True
 
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""

@@ -38,6 +38,8 @@ def odd_cases(op: Op, *, small: bool = False) -> list[Case]:
         small: whether to leave out cases with more than `MOST_ELEMENTS_IF_SMALL` elements, for
             kernels that are interpreted. Long rows have `LONG_IF_SMALL` elements then.
     """
+    if not op.has_odd_cases:
+        return []
     found = _of_problem(op, small) if op.dtypes else _of_library(op, small)
     most = MOST_ELEMENTS_IF_SMALL if small else MOST_ELEMENTS
     return [case for case in found if _elements(case.inputs) <= most and _is_taken(op, case)]
@@ -142,10 +144,13 @@ def _of_sizes(
     """The case of a problem for these sizes, and the defaults of the others, unless it raises."""
     assert op.derive is not None
     try:
-        inputs = op.derive(dtype, **{**{size.name: size.default for size in op.sizes}, **sizes})
+        chosen = {**{size.name: size.default for size in op.sizes}, **sizes}
+        inputs = op.derive(dtype, **chosen)
     except Exception:  # noqa: BLE001  # code of a user, for sizes that it may not expect
         return
-    yield Case(name, dict(inputs))
+    yield Case(
+        name, dict(inputs), {size.name: chosen[size.name] for size in op.sizes if size.passed}
+    )
 
 
 def _in_dtype(case: Case, dtype: torch.dtype) -> Case:

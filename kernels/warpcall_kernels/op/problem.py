@@ -63,6 +63,8 @@ class Problem:
             (`Meta`) and from the parameters, by name. By default each input is read once and each
             output written once.
         equivalent: one line that says what is computed; may be empty.
+        has_odd_cases: whether implementations should be right in odd cases, too: other sizes and
+            layouts than a benchmark names, NaN and infinities.
 
     Raises:
         InvalidInput: an argument cannot be used.
@@ -76,6 +78,7 @@ class Problem:
     tolerance: Mapping[torch.dtype, float] | None = field(default_factory=dict)
     bytes_moved: Callable[..., int] | None = None
     equivalent: str = ""
+    has_odd_cases: bool = True
 
     def __post_init__(self) -> None:
         checked = {
@@ -124,7 +127,8 @@ class Problem:
             outputs=declared.outputs(),
             equivalent=self.equivalent,
             cases=declared.cases(),
-            params=self.params,
+            params=declared.params,
+            has_odd_cases=self.has_odd_cases,
             tolerance=None if self.tolerance is None else RowTolerance(self.tolerance),
             derive=declared.derive,
             sizes=self.sizes,
@@ -141,7 +145,8 @@ class _Declared:
         self._name = name
         self._names: tuple[str, ...] | None = None  # of the inputs
         self._outputs: list[str] | None = None  # their names
-        self._params: dict[str, ParamValue] = {p.name: p.default for p in problem.params}
+        self.params = (*problem.params, *(_as_param(s) for s in problem.sizes if s.passed))
+        self._params: dict[str, ParamValue] = {p.name: p.default for p in self.params}
         self._sizes = {size.name: size.default for size in problem.sizes}
         self._drawn = {dtype: self.derive(dtype, **self._sizes) for dtype in problem.dtypes}
         names = self._names = tuple(self._drawn[problem.dtypes[0]])
@@ -262,6 +267,11 @@ class _Declared:
 
     def _values(self, given: Mapping[str, Any]) -> dict[str, ParamValue]:
         return {name: given[name] for name in self._params}
+
+
+def _as_param(size: Size) -> Param:
+    doc = f"the size {size.name}, which --size chooses"
+    return Param(size.name, "int", doc, default=size.default, minimum=size.minimum)  # type: ignore[arg-type]  # checked: a number
 
 
 def _without_memory(name: str, like: TensorLike) -> Tensor:

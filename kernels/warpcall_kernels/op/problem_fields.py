@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import keyword
 import math
@@ -113,6 +114,10 @@ def sizes(value: object) -> tuple[Size, ...]:
         choices = entries(f"{field}.choices", size.choices, str)
         for choice in choices:
             line(f"{field}.choices", choice)
+        if type(size.passed) is not bool or (size.passed and choices):
+            raise InvalidInput(
+                field, f"{field}.passed must be a boolean, and false for choices between words"
+            )
         allowed: tuple[object, ...] = choices
         if not choices:
             least = size.minimum
@@ -227,10 +232,7 @@ def samples(found: Mapping[Any, Any]) -> dict[str, Sample]:
             raise InvalidInput(field, f"{field}.dtype must be a dtype, got {brief(sample.dtype)}")
         _known(field, sample.dtype)
         sample.check(field)
-    return {
-        name: Sample(tuple(s.shape), s.dtype, s.values, s.low, s.high, s.layout)
-        for name, s in found.items()
-    }
+    return {name: dataclasses.replace(s, shape=tuple(s.shape)) for name, s in found.items()}
 
 
 def outputs(result: object) -> dict[str, Meta]:

@@ -56,7 +56,10 @@ class Ops:
             return self.find_shipped(name)
         named = parts.group("user", "name", "version")
         found = await self._uploads.find(PROBLEM, caller, *named)
-        return {**found.declaration, "name": name}
+        sizes = {size["name"] for size in found.declaration["sizes"]}
+        # A size may also be a parameter of the functions. It is chosen as a size.
+        params = [one for one in found.declaration["params"] if one["name"] not in sizes]
+        return {**found.declaration, "params": params, "name": name}
 
     async def problems(self, caller: Caller) -> Sequence[ProblemInfo]:
         """The problems that the caller may read, the one uploaded last first."""

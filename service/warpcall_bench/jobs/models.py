@@ -82,7 +82,8 @@ class TensorSpec(_Model):
     """An input whose values the server draws.
 
     `dtype` is a name such as BF16. `values`, `low` and `high` say which values are drawn, "normal"
-    by default. `layout` is the memory layout, "contiguous" by default.
+    by default, which are then multiplied with `scale`, and `shift` is added. `layout` is the memory
+    layout, "contiguous" by default.
     """
 
     shape: Shape
@@ -91,6 +92,8 @@ class TensorSpec(_Model):
     low: int | None = None
     high: int | None = None
     layout: Name | None = None
+    scale: float | None = None
+    shift: float | None = None
 
 
 class CaseSpec(_Model):

@@ -175,6 +175,8 @@ class InputSpec(Strict):
     low: Integer | None = None
     high: Integer | None = None
     layout: Word | None = None
+    scale: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    shift: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
 
 class _Spec(Strict):

@@ -1,0 +1,1 @@
+"""The command `import`: problems and implementations of KernelBench and of gpu-mode."""
