@@ -155,6 +155,7 @@ def template(fd: int) -> None:
     """Import what the server's processes need, and fork them until pytest's process has ended."""
 
     import alembic.command  # noqa: F401  # each server migrates a database
+    import numpy.ma  # noqa: F401  # the first median of each job would import it
     import torch
 
     import warpcall_bench.jobs.drain

@@ -85,7 +85,8 @@ STOPS = (
 )
 NOTHING = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
 ENDLESS = (
-    _KERNEL + "def permute(x, dims):\n    _fill[(1,)](x, 1.0)\n    while True:\n        pass\n"
+    _KERNEL
+    + "def permute(x, dims):\n    _fill[(1,)](x, 1.0)\n    import time\n    time.sleep(600)\n"
 )
 ENDLESS_COMPILE = (
     _KERNEL.replace(

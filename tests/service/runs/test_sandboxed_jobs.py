@@ -145,16 +145,22 @@ def arguments(process: psutil.Process) -> list[str]:
         ("import os\nos.abort()", "crashed", "SIGABRT"),
         (FORKS, "oom", "took too much memory"),
         (CONNECTION + "server.sendall(bytes([255]) * 4)", "crashed", "sent what it may not"),
-        ("while True: pass", "timeout", "did not end within"),
+        ("import time\ntime.sleep(600)", "timeout", "did not end within"),
         (GOOD.replace("return", "os._exit(4)\n    return") + "import os\n", "crashed", "status 4"),
-        (GOOD.replace("return", "while True: pass\n    return"), "timeout", "did not end within"),
+        (
+            GOOD.replace("return", "time.sleep(600)\n    return") + "import time\n",
+            "timeout",
+            "did not end within",
+        ),
     ],
     ids=["exit", "abort", "memory", "frame", "import", "call-exits", "call-hangs"],
 )
 def test_an_upload_that_misbehaves_has_a_row_and_the_job_goes_on(
     source: str, status: str, error: str, tmp_path: Path
 ) -> None:
-    outcome, events = run(tmp_path, source, upload_compile_s=8.0, upload_call_s=2.0)
+    compile_s = 8.0 if status == "timeout" else 60.0
+
+    outcome, events = run(tmp_path, source, upload_compile_s=compile_s, upload_call_s=2.0)
 
     torch, mine = rows(events)
     assert (outcome.exit_class, outcome.detail) == ("ok", "")
@@ -236,7 +242,7 @@ calls = 0
     [
         ("ctypes.string_at(0)", "crashed", "last words of C\n"),
         ("os._exit(3)", "crashed", "last words of C\n"),
-        ("while True: pass", "timeout", "last words of C\n"),
+        ("time.sleep(600)", "timeout", "last words of C\n"),
         ("while True: print('again')", "timeout", "again\n"),
         ("raise ValueError('not now')", "error", "last words of C\n"),
         ("return 3", "wrong_result", "last words of C\n"),
@@ -246,7 +252,7 @@ def test_the_end_of_what_a_failing_upload_printed_is_kept(
     statement: str, status: str, last: str, tmp_path: Path
 ) -> None:
     code = f"""
-import ctypes, os
+import ctypes, os, time
 def permute(x, dims):
     for number in range(20_000):
         print("line", number)

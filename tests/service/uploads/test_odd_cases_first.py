@@ -39,16 +39,17 @@ def permute(x, dims):
 """
 ENDS = "    if x.numel() == 0:\n        {}\n"
 HANGS_LATER = """
+import time
 calls = 0
 
 def permute(x, dims):
     global calls
     calls += 1
-    while calls > 3:
-        pass
+    if calls > 3:
+        time.sleep(600)
     return x.permute(dims).contiguous()
 """
-HANGS = RIGHT.replace("    return", ENDS.format("while True: pass") + "    return")
+HANGS = RIGHT.replace("    return", ENDS.format("import time; time.sleep(600)") + "    return")
 CRASHES = RIGHT.replace("    return", ENDS.format("import os; os._exit(3)") + "    return")
 REFUSES = RIGHT.replace("    return", ENDS.format("raise ValueError('empty')") + "    return")
 
