@@ -200,7 +200,8 @@ class AsyncClient(BaseClient, AsyncOps):
             OSError: a file cannot be read.
         """
         options.setdefault("precision", getattr(op, "precision", None) or "quick")
-        entrants = races.entrants_of(candidates, over, function, verified=verified)
+        name = op if isinstance(op, str) else op.op
+        entrants = races.entrants_of(candidates, over, function, name, verified=verified)
         return await races.outcome(await races.race(self._core, op, entrants, **options), timeout_s)
 
     async def evaluate(

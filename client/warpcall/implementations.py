@@ -45,13 +45,13 @@ class Implementation(Payload):
     version: str | None
     """First 12 hex digits of `sha256`; null unless it is uploaded."""
     sha256: str | None
-    """SHA-256 of op, function and source, in hex; null unless it is uploaded."""
+    """SHA-256 of op, function, source and other files, in hex; null unless it is uploaded."""
     function: str | None
     """Name of the function in the source that is timed; null unless it is uploaded."""
     private: bool | None
     """Whether only its user and administrators may read and time it; null unless it is uploaded."""
     nbytes: int | None
-    """Size of the source in bytes of UTF-8; null unless it is uploaded."""
+    """Size of all its files in bytes; null unless it is uploaded."""
     created_at: str | None
     """When this version was uploaded; null unless it is uploaded."""
     verified: bool = False
@@ -76,11 +76,11 @@ class ImplementationVersion(Payload):
     version: str
     """First 12 hex digits of `sha256`."""
     sha256: str
-    """SHA-256 of op, function and source, in hex."""
+    """SHA-256 of op, function, source and other files, in hex."""
     created_at: str
     """When the version was uploaded."""
     nbytes: int
-    """Size of the source in bytes of UTF-8."""
+    """Size of all its files in bytes."""
 
 
 DeviceKind = Literal["gpu", "cpu"]
@@ -142,12 +142,36 @@ class OddCases(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UploadedFile(Payload):
+    """A file of an upload of several files."""
+
+    path: str
+    """Its path among the files."""
+    sha256: str
+    """SHA-256 of its content, in hex."""
+    nbytes: int
+    """Its size in bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingFiles(Payload):
+    """Which files a user has to send before an upload can have them."""
+
+    missing: list[str]
+    """SHA-256 of each, in hex."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImplementationDetails(Implementation):
     """One version of an uploaded implementation with its source; see Implementation for its other
     fields."""
 
     source: str
-    """The source as it was uploaded."""
+    """The source as it was uploaded; of several files the one with the function."""
+    entry: str | None = None
+    """Path of the source among the files of the upload; null if it is a single file."""
+    files: list[UploadedFile] = field(default_factory=list)
+    """The other files of the upload, by path; empty if it is a single file."""
     versions: list[ImplementationVersion]
     """All versions of this name, the latest first."""
     odd_cases: list[OddCases] = field(default_factory=list)
@@ -191,6 +215,10 @@ class UploadLimits(Payload):
 
     source_bytes: int
     """Most bytes of UTF-8 that one source may have."""
+    files: int = 1
+    """Most files of one upload; 1 from older servers, which take single files only."""
+    tree_bytes: int = 0
+    """Most bytes that all files of one upload may have together; 0 from older servers."""
     check_s: float
     """Most seconds that importing a source may take when it is uploaded."""
     tmp_bytes: int

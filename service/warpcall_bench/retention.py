@@ -1,7 +1,8 @@
 """Deletes what is older than the operator keeps it: jobs, events, artefacts, usage.
 
 A running server does it every hour, and the command `prune` at once. Both take the settings
-`job_days`, `event_days`, `artefact_days` and `usage_days`.
+`job_days`, `event_days`, `artefact_days` and `usage_days`. They also delete files of users that no
+upload has needed for an hour.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from warpcall_bench.artefacts import database as artefacts
 from warpcall_bench.jobs import expiry
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.shares import database as shares
+from warpcall_bench.uploads import files
 from warpcall_service.auth import usage
 from warpcall_service.settings import SettingsError
 from warpcall_service.store.database import Store, StoreError
@@ -86,11 +88,11 @@ def delete_some(session: Session, settings: BenchSettings) -> bool:
     if settings.usage_days:
         usage.delete_before(session, _day(_before(settings.usage_days)))
     artefacts.delete_expired(session)
-    return False
+    return files.delete_unneeded(session)
 
 
 class Retention:
-    """Deletes every hour what has expired, if the settings let something expire."""
+    """Deletes every hour what has expired."""
 
     def __init__(self, settings: BenchSettings, store: Store) -> None:
         self._settings = settings
@@ -99,8 +101,7 @@ class Retention:
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        if self._settings.job_days or self._settings.event_days or self._settings.usage_days:
-            self._task = asyncio.create_task(self._run_for_ever())
+        self._task = asyncio.create_task(self._run_for_ever())
 
     async def stop(self) -> None:
         """Stop, and end the thread."""

@@ -42,7 +42,7 @@ from warpcall_bench.summaries.artefact_routes import artefact_routes
 from warpcall_bench.summaries.quota_use import quota_use
 from warpcall_bench.uploads import routes as upload_routes
 from warpcall_bench.uploads.checks import Checks
-from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
+from warpcall_bench.uploads.models import MissingFilesRequest, ProblemUpload, UploadRequest
 from warpcall_bench.uploads.service import UploadService
 from warpcall_bench.verifications.models import VerificationRequest
 from warpcall_bench.verifications.routes import verifications
@@ -60,6 +60,7 @@ SCHEMAS = (
     MonitorRequest,
     ShareRequest,
     UploadRequest,
+    MissingFilesRequest,
     VerificationRequest,
     ProblemUpload,
     MonitorNotification,
@@ -155,6 +156,7 @@ class Services:
             share_routes.shares(self._shares, jobs),
             monitor_routes.monitors(self.monitors),
             upload_routes.implementations(settings, uploads),
+            upload_routes.files(settings, uploads),
             upload_routes.problems(settings, uploads),
             compile_reports(settings, self._reports),
             verifications(settings, self._verifications),

@@ -93,7 +93,22 @@ class BenchSettings(Settings):
         ByteSize(256 << 10),
         ge=1024,
         le=256 << 10,
-        description="Largest source of one upload, in bytes of UTF-8.",
+        description="Largest source of one upload, in bytes of UTF-8: the file with the function.",
+    )
+    upload_max_files: int = Field(
+        200,
+        ge=1,
+        le=1000,
+        description=(
+            "Files that one upload may have, such as modules and tables beside its source. With 1, "
+            "only single files may be uploaded."
+        ),
+    )
+    upload_max_tree_bytes: ByteSize = Field(
+        ByteSize(4 * MIB),
+        ge=1024,
+        le=8 * MIB,
+        description="Bytes that all files of one upload may have together.",
     )
     upload_check_s: Seconds = Field(
         10.0,

@@ -12,6 +12,7 @@ from warpcall._cli.race import race_lines
 from warpcall._jobs.grid import configured
 from warpcall._jobs.progress import racing
 from warpcall._jobs.races import entrants_of
+from warpcall._jobs.source import source_of
 from warpcall.jobs.results import CaseRace, CaseResults, Measurement, RaceInterval, RaceRow, Results
 from warpcall.races import MOST, Race, judge
 
@@ -212,9 +213,14 @@ def test_the_configurations_of_a_file_are_versions_of_one_name(tmp_path: Any) ->
 
     made = entrants_of([file], {"BLOCK": [2, 3]}, "f")
 
-    assert [(one.label, one.name, one.function, one.code) for one in made] == [
-        ("BLOCK = 2", "mine.tuning", "f", "BLOCK = 2\n"),
-        ("BLOCK = 3", "mine.tuning", "f", "BLOCK = 3\n"),
+    sources = [source_of(one.code) for one in made]
+    assert [(one.label, one.name) for one in made] == [
+        ("BLOCK = 2", "mine.tuning"),
+        ("BLOCK = 3", "mine.tuning"),
+    ]
+    assert [(source.function, source.text) for source in sources] == [
+        ("f", "BLOCK = 2\n"),
+        ("f", "BLOCK = 3\n"),
     ]
     with pytest.raises(InvalidInput, match="over is for one source, got 2"):
         entrants_of([file, file], {"BLOCK": [2, 3]})

@@ -81,8 +81,8 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="FILE[:FUNCTION]",
-            help="Upload this file, and time its function; default: the one with the op's name. "
-            "Can be repeated.",
+            help="Upload this file, and time its function; default: the one with the op's name. Or a "
+            "folder or a tarball of files: DIR[:MODULE.FUNCTION]. Can be repeated.",
         ),
     ] = None,
     vs: Annotated[

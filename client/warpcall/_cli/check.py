@@ -32,8 +32,8 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="FILE[:FUNCTION]",
-            help="Upload this file, and check its function; default: the one with the op's name. "
-            "Can be repeated.",
+            help="Upload this file, and check its function; default: the one with the op's name. Or a "
+            "folder or a tarball of files: DIR[:MODULE.FUNCTION]. Can be repeated.",
         ),
     ] = None,
     verified: Verified = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +20,8 @@ from warpcall._cli.output import Json, Url, console, table_of, write_lines
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import interval, microseconds, ratio
 from warpcall._cli.uploads import Upload, Verified, is_file, upload_of
-from warpcall._jobs.evaluations import member_of
+from warpcall._jobs.source import Source, source_of
+from warpcall._jobs.verified import verified_members
 from warpcall._text import clean_json
 from warpcall.errors import InvalidInput
 from warpcall.evaluations import Evaluation
@@ -70,7 +71,7 @@ def evaluate(
 ) -> None:
     """Evaluate many candidates of one op.
 
-    The arguments are FILES... OP, then options of the op. Each FILE[:FUNCTION] is a candidate. With --json a line of JSON is printed for each verdict, in the
+    The arguments are FILES... OP, then options of the op. Each FILE[:FUNCTION] is a candidate, and so is a folder or a tarball. With --json a line of JSON is printed for each verdict, in the
     order in which they are known. The exit code is 0 if each candidate is right and was measured in
     each case, 1 if some was not, 2 for wrong usage.
 
@@ -82,12 +83,12 @@ def evaluate(
     op, files, rest = split(arguments or [])
     chosen = one_of("--precision", precision or "quick", PRECISIONS)
     uploads = [upload_of(one) for one in files]
-    members = [member(one, verified) for one in uploads]
+    members = [candidate(one, op, verified) for one in uploads]
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)
         sweep = sweep_of(declaration, rest, shape, dtype, size or [])
         known = {name: value for name, value in options.items() if value is not None}
-        known["precision"] = chosen
+        known |= {"precision": chosen, "verified": verified}
         found: dict[int, Evaluation] = {}
         with options_named(op, declaration, {"baseline": "--vs", "sources": "FILES"}):
             for one in gpu.evaluate_many(op, members, sweep=sweep, baseline=vs, keep=keep, **known):
@@ -120,18 +121,16 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str], list[str]]:
     return others[0], files, [*arguments[first:]]
 
 
-def member(upload: Upload, verified: bool) -> Mapping[str, Any]:
-    """A file as a candidate."""
+def candidate(upload: Upload, op: str, verified: bool) -> Source:
+    """A file, a folder or a tarball as a candidate. One whose function is named has its name."""
     if not upload.path.exists():
         raise UsageError(f"{upload.path}: there is no such file")
     try:
-        found = member_of(Path(upload.path), verified)
+        found = source_of(upload.path, function=upload.function, op=op)
+        verified_members(found, verified, None, None)  # now, before anything is sent
     except InvalidInput as error:
         raise UsageError(error.detail) from None
-    if upload.function is not None:  # the name is then that of the function
-        del found["name"]
-        found["function"] = upload.function
-    return found
+    return found if upload.function is None else replace(found, name=None)
 
 
 def print_verdicts(files: Sequence[str], found: Mapping[int, Evaluation]) -> None:

@@ -58,7 +58,7 @@ def race(
         list[str] | None,
         typer.Argument(
             metavar="FILE[:FUNCTION]|NAME... [OPTIONS OF THE OP]",
-            help="What races: files to upload, and implementations such as torch or ann/mine. Then "
+            help="What races: files, folders or tarballs to upload, and implementations such as torch or ann/mine. Then "
             "parameters such as --dims 1,0.",
         ),
     ] = None,
@@ -107,7 +107,7 @@ def race(
         declaration = declaration_of(gpu, op)
         check_options(context, declaration)
         sweep = sweep_of(declaration, rest, shape, dtype, size or [])
-        entrants = _entrants(files, _over(over or []), verified)
+        entrants = _entrants(files, _over(over or []), verified, op)
         if len(entrants) + len(names) < FEWEST or len(entrants) + len(names) > MOST:
             raise UsageError(
                 f"a race needs {FEWEST} to {MOST} implementations, got {len(entrants) + len(names)}"
@@ -153,7 +153,7 @@ def _files_in(folder: Path | None) -> list[str]:
 
 
 def _entrants(
-    files: Sequence[str], over: Mapping[str, list[Any]] | None, verified: bool
+    files: Sequence[str], over: Mapping[str, list[Any]] | None, verified: bool, op: str
 ) -> list[races.Entrant]:
     uploads = [upload_of(one) for one in files]
     if over is None:
@@ -164,7 +164,9 @@ def _entrants(
     if len(uploads) != 1:
         raise UsageError(f"--over is for one file, got {len(uploads)}")
     try:
-        return races.entrants_of([uploads[0].path], over, uploads[0].function, verified=verified)
+        return races.entrants_of(
+            [uploads[0].path], over, uploads[0].function, op, verified=verified
+        )
     except InvalidInput as error:
         raise UsageError(f"--{error.detail}") from None
 

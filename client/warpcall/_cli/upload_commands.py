@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -71,7 +72,7 @@ def add_implementation(
         typer.Argument(
             metavar="FILE[:FUNCTION]",
             help="File to upload, in Python or CUDA C++ (.cu), and the function in it; default: the "
-            "one with the op's name.",
+            "one with the op's name. Or a folder or a tarball of files: DIR[:MODULE.FUNCTION].",
         ),
     ],
     name: Annotated[
@@ -123,9 +124,23 @@ def list_implementations(
 
 
 @implementations.command("show")
-def show_implementation(name: ImplementationName, as_json: Json = False, url: Url = None) -> None:
-    """Show an upload: its versions and its source."""
+def show_implementation(
+    name: ImplementationName,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write this file of an upload of several files to standard output, as it was sent.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Show an upload: its versions, its files and its source."""
     with Client(url) as gpu:
+        if file is not None:
+            sys.stdout.buffer.write(gpu.implementations.read_file(name, file))
+            return
         found = gpu.implementations.get(name)
     _print_details(found, as_json)
 
@@ -257,6 +272,9 @@ def _facts(found: ImplementationDetails | ProblemDetails) -> Iterator[str]:
     if found.doc:
         yield one_line(found.doc)
     yield from known
+    if isinstance(found, ImplementationDetails) and found.files:
+        yield f"  {found.entry} (the source)"
+        yield from (f"  {one.path}, {human_bytes(one.nbytes)}" for one in found.files)
     for version in found.versions:
         yield f"  {version.version}  {ago(version.created_at)} ago, {human_bytes(version.nbytes)}"
 
@@ -273,8 +291,11 @@ def _environment_lines(found: Environment) -> Iterator[str]:
     yield "tools: " + ", ".join(f"{tool} {what or 'none'}" for tool, what in found.tools.items())
     yield "packages: " + ", ".join(f"{package} {version}" for package, version in found.packages)
     limits = found.limits
+    files = ""
+    if limits.files > 1:
+        files = f", {limits.files} files with {human_bytes(limits.tree_bytes)} together"
     yield (
-        f"limits: {limits.source_bytes >> 10} KiB of source, {limits.check_s:g} s to import it; a "
+        f"limits: {limits.source_bytes >> 10} KiB of source{files}, {limits.check_s:g} s to import it; a "
         f"job has {limits.processes} processes, {limits.memory_bytes >> 20} MiB of memory and "
         f"{limits.tmp_bytes >> 20} MiB of temporary files"
     )

@@ -15,6 +15,7 @@ from warpcall import Client
 from warpcall._cli.files import UsageError
 from warpcall._explain.gpus import GPUS
 from warpcall._jobs.source import CUDA_SUFFIX
+from warpcall._jobs.trees import is_tree
 from warpcall._jobs.verified import read_launches
 from warpcall.compile_reports import ARCHITECTURES
 from warpcall.errors import InvalidInput
@@ -53,7 +54,8 @@ SUFFIXES = (".py", CUDA_SUFFIX)
 
 @dataclass(frozen=True)
 class Upload:
-    """A file to upload, and the function in it; None for the function with the op's name.
+    """A file, folder or tarball to upload, and the function in it; None for the function with the op's
+    name.
 
     Attributes:
         verified: whether only its kernels shall be timed.
@@ -103,12 +105,14 @@ def errors_naming(path: Path, name: str | None) -> Iterator[None]:
 
 
 def is_file(text: str) -> bool:
-    """Whether a value names a file, such as new.py or new.py:fast, and no upload or op."""
-    return Path(text.partition(":")[0]).suffix in SUFFIXES or Path(text).is_file()
+    """Whether a value names a file, a folder or a tarball, such as new.py, new.py:fast or
+    kernels:new.fast, and no upload or op."""
+    path = Path(text.partition(":")[0])
+    return path.suffix in SUFFIXES or is_tree(path) or Path(text).is_file()
 
 
 def upload_of(text: str) -> Upload:
-    """Parse FILE or FILE:FUNCTION.
+    """Parse FILE or FILE:FUNCTION; of a folder or a tarball DIR, DIR:MODULE.FUNCTION or DIR:FILE.
 
     Raises:
         UsageError: what follows the last colon is not the name of a function.
@@ -116,6 +120,8 @@ def upload_of(text: str) -> Upload:
     path, colon, function = text.rpartition(":")
     if not colon or Path(text).exists():
         return Upload(Path(text), None)
+    if path and function and is_tree(Path(path)):
+        return Upload(Path(path), function)
     if not path or not function.isidentifier():
         raise UsageError(
             f"a file to upload must be such as my_permute.py or my_permute.py:fast, got {text!r}"

@@ -139,7 +139,7 @@ class _Target:
                 op, case, code=self.path, function=self.function, gpu=name, texts=texts
             )
         except InvalidInput as error:
-            if error.field not in ("source", "function"):
+            if error.field not in ("source", "function", "files", "entry"):
                 raise
             detail = error.detail.removeprefix(f"{error.field}: ")
             raise UsageError(f"{self.path}: {detail}") from None
@@ -170,7 +170,9 @@ def _op_of(gpu: Client, what: str, rest: list[str]) -> str:
     if named is not None:
         return named
     upload = upload_of(what)
-    guess = (upload.function or upload.path.stem).replace("_", "-")
+    guess = (
+        (upload.function or upload.path.name.partition(".")[0]).rpartition(".")[2].replace("_", "-")
+    )
     try:
         gpu.op(guess)
     except NotFound:

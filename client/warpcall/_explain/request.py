@@ -10,7 +10,7 @@ from warpcall._core import Core
 from warpcall._explain.gpus import architecture_of
 from warpcall._jobs.client import given
 from warpcall._jobs.parse import parse
-from warpcall._jobs.source import Code, source_of
+from warpcall._jobs.source import Code, send_source, source_of
 from warpcall.compile_reports import CompileReport, TextName
 from warpcall.errors import InvalidInput
 
@@ -28,12 +28,13 @@ async def explain(
     """As `Client.explain`."""
     if code is not None and implementation is not None:
         raise InvalidInput("code and implementation cannot be given together", field="code")
-    source = None if code is None else source_of(code)
+    members: dict[str, object] = {"function": function}
+    if code is not None:
+        members = await send_source(core, source_of(code, function=function, op=op))
     body = {
         "op": op,
         "case": dict(case),
-        "source": None if source is None else source.text,
-        "function": function or (None if source is None else source.function),
+        **members,
         "implementation": implementation,
         "gpu": architecture_of(gpu),
         "texts": list(texts),

@@ -12,7 +12,7 @@ from warpcall import wire
 from warpcall._core import Core
 from warpcall._jobs.client import given
 from warpcall._jobs.parse import parse
-from warpcall._jobs.source import Code, source_of
+from warpcall._jobs.source import Code, send_source, source_of
 from warpcall._jobs.verified import verified_members
 from warpcall._tensors import new_id
 from warpcall.errors import (
@@ -77,7 +77,8 @@ async def evaluate(
     """As `Client.evaluate`."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     headers = {"Idempotency-Key": new_id(), **_wait(until)}
-    body = {**_body(op, options), **member_of(candidate, options.get("verified", False))}
+    member = await member_of(core, candidate, op, options.get("verified", False))
+    body = {**_body(op, options), **member}
     found = await _asked(core, "POST", PATH, body, headers)
     while not found.done:
         if until is not None and time.monotonic() >= until:
@@ -94,7 +95,7 @@ async def evaluate_many(
     some: list[tuple[int, dict[str, Any]]] = []
     nbytes = 0
     for index, candidate in enumerate(candidates):
-        member = member_of(candidate, options.get("verified", False))
+        member = await member_of(core, candidate, op, options.get("verified", False))
         more = len(json.dumps(member))
         if some and (len(some) == MOST_SOURCES or nbytes + more > MOST_BYTES):
             async for found in _batch(core, body, some):
@@ -107,8 +108,10 @@ async def evaluate_many(
             yield found
 
 
-def member_of(candidate: Candidate, verified: bool = False) -> dict[str, Any]:
-    """A candidate as the HTTP API takes it.
+async def member_of(
+    core: Core, candidate: Candidate, op: str, verified: bool = False
+) -> dict[str, Any]:
+    """A candidate as the HTTP API takes it, after its other files have been sent.
 
     Args:
         verified: whether only its kernels shall be timed, if it is a source.
@@ -120,9 +123,9 @@ def member_of(candidate: Candidate, verified: bool = False) -> dict[str, Any]:
         return (
             {"verified": True, **candidate} if verified and "source" in candidate else {**candidate}
         )
-    source = source_of(candidate)
-    names = {"source": source.text, "function": source.function, "name": source.name}
-    return given({**names, **verified_members(source, verified, None, None)})
+    source = source_of(candidate, op=op)
+    members = verified_members(source, verified, None, None)
+    return given({**await send_source(core, source), "name": source.name, **members})
 
 
 async def _batch(

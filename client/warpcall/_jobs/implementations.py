@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from warpcall import wire
 from warpcall._blocking import blocking
@@ -12,9 +12,8 @@ from warpcall._core import ClientPart
 from warpcall._jobs.client import CREATED, given
 from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
-from warpcall._jobs.source import Code, source_of
+from warpcall._jobs.source import Code, send_source, source_of
 from warpcall._jobs.verified import verified_members
-from warpcall.errors import InvalidInput
 from warpcall.implementations import (
     Environment,
     ImplementationDetails,
@@ -52,12 +51,14 @@ class AsyncImplementations(ClientPart):
 
         Args:
             op: name of the op that it computes, "user/name" of a problem.
-            code: path of a file in Python or CUDA C++ (.cu); or the source itself, a text of several
-                lines; or a function that is defined at the top level of a file, which is uploaded
+            code: path of a file in Python or CUDA C++ (.cu); or of a folder or a tarball with several
+                files; or the source itself, a text of several lines; or a function that is defined at the top level of a file, which is uploaded
                 whole, as it is on the disk now. Of a function in a notebook what it uses of its cell
                 is uploaded, with the imports of other cells.
             function: name of the function in the source. None means the op's name, with `_` for
-                `-`, or the function that was given.
+                `-`, or the function that was given. In a folder or a tarball it may be
+                "module.function"; without a module it is in the package itself, in the module with the
+                op's name, or in the only one.
             name: 1 to 48 letters, digits, `_`, `.` and `-`. Jobs call it "user/name". None means
                 the name of the file without its ending, if no `function` is named and it can be a
                 name, and otherwise the name of the function.
@@ -73,19 +74,14 @@ class AsyncImplementations(ClientPart):
         Raises:
             InvalidInput: the source cannot be read, imported or compiled, or has no such function;
                 the message names the line. Or CUDA C++ declares no launches.
-            TooLarge: the source exceeds a limit.
+            TooLarge: the source, or its files together, exceed a limit.
             Forbidden: the server takes no uploads, or your key's role does not allow them.
             OSError: the file cannot be read.
         """
-        source = source_of(code)
-        if function is not None and source.function is not None:
-            raise InvalidInput(
-                "function must be absent where the source is given as a function", field="function"
-            )
+        source = source_of(code, function=function, op=op)
         body = {
             "op": op,
-            "source": source.text,
-            "function": function or source.function,
+            **await send_source(self._core, source),
             "name": name or (source.name if function is None else None),
             "private": private,
             **verified_members(source, verified, language, launches),
@@ -125,6 +121,22 @@ class AsyncImplementations(ClientPart):
         payload = await self._core.get_json(path_of(PATH, name, version, EXAMPLE))
         return parse(ImplementationDetails, payload, "an implementation")
 
+    async def read_file(self, name: str, path: str, version: str | None = None) -> bytes:
+        """The content of one file of an upload of several files.
+
+        Args:
+            name: "user/name", or "user/name@version".
+            path: as `get` lists it.
+            version: at least 8 hex digits of it. None means the latest version.
+
+        Raises:
+            NotFound: there is none, or it is private to another user.
+        """
+        where, _, query = path_of(PATH, name, version, EXAMPLE).partition("?")
+        return await self._core.get_bytes(
+            f"{where}/files/{quote(path)}" + (f"?{query}" if query else "")
+        )
+
     async def remove(self, name: str, version: str | None = None) -> None:
         """Delete an uploaded implementation of yours. What jobs have measured is kept.
 
@@ -154,5 +166,6 @@ class Implementations(ClientPart):
     add = blocking(AsyncImplementations.add)
     list = blocking(AsyncImplementations.list)
     get = blocking(AsyncImplementations.get)
+    read_file = blocking(AsyncImplementations.read_file)
     remove = blocking(AsyncImplementations.remove)
     environment = blocking(AsyncImplementations.environment)

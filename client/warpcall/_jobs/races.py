@@ -68,6 +68,7 @@ def entrants_of(
     codes: Sequence[Code],
     over: Mapping[str, Sequence[Any]] | None,
     function: str | None = None,
+    op: str = "",
     *,
     verified: bool = False,
 ) -> list[Entrant]:
@@ -81,21 +82,23 @@ def entrants_of(
         return [Entrant(one, _label(one), function=function, verified=verified) for one in codes]
     if len(codes) != 1:
         raise InvalidInput(f"over is for one source, got {len(codes)}", field="over")
-    source = source_of(codes[0])
+    source = source_of(codes[0], function=function, op=op)
     if source.language == "cuda":
         raise InvalidInput(
             f"over is for Python, {source.label} is CUDA C++: declare `configurations` in its comment",
             field="over",
         )
     made = configured(source.text, over, source.label, MOST)
-    called = function or source.function
-    stem = source.name or called or "candidate"
+    stem = source.name or source.function or "candidate"
     name = f"{stem[: LONGEST_NAME - len(TUNED)]}{TUNED}"
     if not NAME.fullmatch(name):
         name = f"candidate{TUNED}"
     return [
         Entrant(
-            *(_text(one.source), shown(one.configuration), name, called, verified),
+            replace(source, text=one.source),
+            shown(one.configuration),
+            name,
+            verified=verified,
             configuration=one.configuration,
         )
         for one in made
@@ -179,11 +182,6 @@ async def outcome(submitted: Submitted, timeout_s: float | None = None) -> Race:
 def shown(configuration: Mapping[str, Any]) -> str:
     """A configuration as a line of text, such as "BLOCK = 64, num_warps = 4"."""
     return ", ".join(f"{name} = {value!r}" for name, value in configuration.items())
-
-
-def _text(source: str) -> str:
-    """A text that stands for source, not for a path: it has a line end."""
-    return source if "\n" in source else f"{source}\n"
 
 
 def _label(code: Code) -> str:

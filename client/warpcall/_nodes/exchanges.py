@@ -114,6 +114,11 @@ class Exchanges:
         reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path, route=route)
         return reply.body.tobytes()
 
+    async def put_bytes(self, path: str, content: bytes) -> None:
+        """Put bytes at a path."""
+        headers = {"Content-Type": "application/octet-stream"}
+        await self._exchange("PUT", path, headers, Body(content, ()), path, DELETED)
+
     async def fetch(self, id_: str, kind: Kind[ArrayT], timeout_s: float | None = None) -> ArrayT:
         """Copy a stored tensor from the server."""
         check_timeout(timeout_s)

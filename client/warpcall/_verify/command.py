@@ -21,7 +21,7 @@ from warpcall._verify.lines import declaration_lines, verification_lines
 from warpcall.compile_reports import ARCHITECTURES, GPU
 from warpcall.errors import InvalidInput
 
-OF_SOURCE = ("source", "function", "launches", "language")
+OF_SOURCE = ("source", "function", "launches", "language", "entry", "files")
 AXES = {"shapes": "shape", "dtypes": "dtype"}  # of a sweep, and their names in a case
 
 app = typer.Typer()
@@ -34,7 +34,7 @@ def verify(
         typer.Argument(
             metavar="FILE[:FUNCTION]",
             help="File in Python with Triton kernels, or in CUDA C++ (.cu), and the function in it; "
-            "default: the one with the op's name.",
+            "default: the one with the op's name. Or a folder or a tarball: DIR[:MODULE.FUNCTION].",
         ),
     ],
     op: OpName,

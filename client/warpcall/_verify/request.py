@@ -10,9 +10,8 @@ from warpcall._core import Core
 from warpcall._explain.gpus import architecture_of
 from warpcall._jobs.client import given
 from warpcall._jobs.parse import parse
-from warpcall._jobs.source import Code, source_of
+from warpcall._jobs.source import Code, send_source, source_of
 from warpcall._jobs.verified import verified_members
-from warpcall.errors import InvalidInput
 from warpcall.implementations import Language
 from warpcall.verifications import Verification
 
@@ -28,17 +27,12 @@ async def verify(
     gpu: str,
 ) -> Verification:
     """As `Client.verify`."""
-    source = source_of(code)
-    if function is not None and source.function is not None:
-        raise InvalidInput(
-            "function must be absent where the source is given as a function", field="function"
-        )
+    source = source_of(code, function=function, op=op)
     members = verified_members(source, False, language, launches)
     body = {
         "op": op,
         "cases": [dict(cases)] if isinstance(cases, Mapping) else [dict(one) for one in cases],
-        "source": source.text,
-        "function": function or source.function,
+        **await send_source(core, source),
         "language": members["language"],
         "launches": members["launches"],
         "gpu": architecture_of(gpu),

@@ -31,6 +31,7 @@ from warpcall_kernels.execution.failures import (
 )
 from warpcall_kernels.execution.inputs import BufferLayout
 from warpcall_kernels.execution.spec import DTYPES
+from warpcall_kernels.execution.verified import PLAN_BYTES
 from warpcall_kernels.interpreter import needs_gpu
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.verified.cuda import CudaCompileError, plan_of_source
@@ -64,6 +65,7 @@ class Recorded:
         module: of the function, which has the kernels that a declaration names.
         language: "python" or "cuda".
         source: its text.
+        folders: where CUDA C++ finds files that it includes; empty if it is a single file.
         declaration: of the launches as JSON; None if those of the function are recorded.
         optional: names of the optional inputs of the op, which are null in a declaration of CUDA C++ if a
             case has not got them.
@@ -74,6 +76,7 @@ class Recorded:
     module: ModuleType | None = None
     language: str = "python"
     source: str = ""
+    folders: tuple[str, ...] = ()
     declaration: Any = None
     optional: Sequence[str] = ()
 
@@ -89,7 +92,7 @@ def serve_recorder(sock: socket.socket, load: Callable[[dict[str, Any]], Recorde
     serving = _Serving(sock, load)
     try:
         while True:
-            request = frames.receive(sock)
+            request = frames.receive(sock, most_bytes=PLAN_BYTES)
             frames.send(sock, {**serving.answer(request), "number": request["number"]})
     except frames.Ended:
         return
@@ -228,7 +231,9 @@ def _cuda_plan(
     inputs = {**layouts, **dict.fromkeys(absent)}
     try:
         declaration = Declaration.from_json(recorded.declaration)
-        return plan_of_source(recorded.source, declaration, inputs, params, outputs, target)
+        return plan_of_source(
+            recorded.source, declaration, inputs, params, outputs, target, recorded.folders
+        )
     except (InvalidDeclaration, Refused) as error:
         raise NotVerifiable(str(error)) from None
 

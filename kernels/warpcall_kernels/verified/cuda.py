@@ -75,6 +75,7 @@ def plan_of_source(
     params: Mapping[str, ParamValue],
     outputs: Mapping[str, Meta],
     target: Architecture,
+    folders: tuple[str, ...] = (),
 ) -> Plan:
     """The launch plan of one case.
 
@@ -83,6 +84,7 @@ def plan_of_source(
 
     Args:
         inputs: None for an optional input that the case has not.
+        folders: where files of the author lie that the source includes.
 
     Raises:
         CudaCompileError: the source cannot be compiled.
@@ -99,7 +101,7 @@ def plan_of_source(
     buffers = _Buffers(inputs, outputs, scopes)
 
     def compiled(scope: Scope) -> _Compiled:
-        cubin = compile_source(source, scope.constants, target)
+        cubin = compile_source(source, scope.constants, target, folders)
         return _Compiled(scope, cubin, _actions(declaration, scope, cubin, buffers, target))
 
     found = _first_or_all(compiled, scopes)
@@ -125,8 +127,13 @@ def plan_of_source(
     return Plan(target.name, tuple(kernels), buffers.all, (tuple(choices),), buffers.outputs)
 
 
-def check_source(source: str, declaration: Declaration, target: Architecture) -> None:
+def check_source(
+    source: str, declaration: Declaration, target: Architecture, folders: tuple[str, ...] = ()
+) -> None:
     """Compile a source, and check that it has the kernels that its declaration launches.
+
+    Args:
+        folders: as of `plan_of_source`.
 
     Raises:
         CudaCompileError: the source cannot be compiled.
@@ -135,7 +142,7 @@ def check_source(source: str, declaration: Declaration, target: Architecture) ->
     """
 
     def check(constants: Mapping[str, Constant]) -> None:
-        parsed = read(compile_source(source, constants, target), target)
+        parsed = read(compile_source(source, constants, target, folders), target)
         for launch in declaration.launches:
             _check_launch(launch, parsed)
 

@@ -77,18 +77,25 @@ class CudaCompileError(Exception):
 
 
 def compile_source(
-    source: str, constants: Mapping[str, bool | int | float], target: Architecture
+    source: str,
+    constants: Mapping[str, bool | int | float],
+    target: Architecture,
+    folders: tuple[str, ...] = (),
 ) -> bytes:
     """The cubin of a source, whose macros are the integers of `constants`; the last ones are kept.
 
     Kernels are compiled for exactly this GPU, "sm_90a" and not "sm_90", so that they may use all
     instructions that it has. Triton does so, too.
 
+    Args:
+        folders: where files of the author lie that the source includes. What NVRTC prints has the paths
+            of files from there.
+
     Raises:
         CudaCompileError: the text has what NVRTC printed.
     """
     macros = [(name, int(value)) for name, value in constants.items() if isinstance(value, int)]
-    cubin = _compiled(source, tuple(macros), target)
+    cubin = _compiled(source, tuple(macros), target, folders)
     if len(cubin) > MOST_CUBIN_BYTES:
         raise CudaCompileError(
             f"its kernels have {len(cubin)} bytes of code, at most {MOST_CUBIN_BYTES} in one source"
@@ -97,12 +104,17 @@ def compile_source(
 
 
 @functools.lru_cache(MOST_KEPT)  # the cases of a job have the same source and few macros
-def _compiled(source: str, macros: tuple[tuple[str, int], ...], target: Architecture) -> bytes:
+def _compiled(
+    source: str,
+    macros: tuple[tuple[str, int], ...],
+    target: Architecture,
+    folders: tuple[str, ...],
+) -> bytes:
     nvrtc = _nvrtc()
     options = [
         f"--gpu-architecture={_architecture(target)}",
         *OPTIONS,
-        *(f"--include-path={folder}" for folder in include_folders()),
+        *(f"--include-path={folder}" for folder in (*folders, *include_folders())),
         *(f"--define-macro={name}={value}" for name, value in macros),
     ]
     try:
@@ -121,7 +133,10 @@ def _compiled(source: str, macros: tuple[tuple[str, int], ...], target: Architec
             program, len(options), [option.encode() for option in options]
         )
         if int(failed):
-            raise CudaCompileError(_log(nvrtc, program) or f"NVRTC says {failed.name}")
+            log = _log(nvrtc, program)
+            for folder in folders:
+                log = log.replace(f"{folder}/", "")
+            raise CudaCompileError(log or f"NVRTC says {failed.name}")
         cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:

@@ -8,17 +8,17 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from warpcall.compile_reports import GPU, TEXT_NAMES, TextName
 from warpcall_bench.jobs.models import CaseSpec, ImplementationName, Name, OpName
-from warpcall_bench.uploads.models import Function
-from warpcall_service.http.openapi_parts import Model, Text
+from warpcall_bench.uploads.models import Function, SourceFiles
+from warpcall_service.http.openapi_parts import Text
 
 
-class CompileRequest(Model):
+class CompileRequest(SourceFiles):
     """One implementation of an op, one case, and the architecture to compile for.
 
     `op` is one of the library's, or a problem such as "ann/row-norm". `case` is written as in a job.
     The kernels are those of `source`, which is not stored, or those of the uploaded `implementation`
     "user/name" or "user/name@3f2a91c0", by default those of the library. `function` is that of
-    `source`, by default the op's name with `_` for `-`. `texts` are the texts of each kernel that the
+    `source`, by default the op's name with `_` for `-`. `entry` and `files` are as of an upload of several files. `texts` are the texts of each kernel that the
     answer has.
     """
 

@@ -17,11 +17,15 @@ from warpcall_bench.jobs.models import is_problem, without_version
 from warpcall_bench.runs.messages import NO_ANSWER, ExplainRequest, ProblemSource
 from warpcall_bench.runs.operator_modules import KERNELS
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.runs.trees import SourceTree
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads
 from warpcall_bench.uploads.answers import CompileAnswer
 from warpcall_bench.uploads.checks import Checks
+from warpcall_bench.uploads.files import read as read_files
+from warpcall_bench.uploads.files import tree_of_version
 from warpcall_bench.uploads.new_versions import check_source
+from warpcall_bench.uploads.trees import checked_tree
 from warpcall_service.extension import Engine
 from warpcall_service.identity import Caller
 from warpcall_service.store.database import Store
@@ -65,7 +69,7 @@ class CompileReports:
             Unavailable: the database cannot be used, or no process can be started.
         """
         wanted = await self._wanted(caller, request)
-        key = hashlib.sha256(json.dumps(wanted.request, sort_keys=True).encode()).hexdigest()
+        key = _key(wanted.request)
         answer = self._cache.find(key)
         if answer is None:
             answer = await self._checks.compile(caller.name, wanted.request)
@@ -92,6 +96,9 @@ class CompileReports:
                     "source: implementation must not be given beside a source", field="source"
                 )
             check_source(source, int(self._settings.upload_max_bytes))
+        files = checked_tree(request.entry, request.files, self._settings.upload_max_files)
+        if source is None and files.entry:
+            raise InvalidInput("files: they belong to a source, which is absent", field="files")
         uploaded = name is not None and "/" in name
         if name is not None and not uploaded and name != KERNELS:
             raise InvalidInput(
@@ -110,44 +117,59 @@ class CompileReports:
         if source is not None or uploaded:
             self._sandbox.require()
         function = request.function or op.rpartition("/")[2].replace("-", "_")
+        most_bytes = int(self._settings.upload_max_tree_bytes)
+
+        def read(
+            session: Session,
+        ) -> tuple[ProblemSource | None, SourceTree | None, str, str | None]:
+            found_problem: ProblemSource | None = None
+            if is_problem(op):
+                row = job_uploads.resolve_problem(session, caller, request.op)
+                found_problem = {"name": op, "source": row.source}
+            if source is not None:
+                sent = read_files(session, caller.name, source, files, most_bytes)
+                return found_problem, sent, function, None
+            assert name is not None
+            stored = job_uploads.resolve(session, caller, op, [name])[name]
+            verified = job_uploads.verified_of(stored)
+            if verified is not None and verified["language"] == "cuda":
+                raise InvalidInput(
+                    f"implementation: {name} is CUDA C++, and compile reports are of Triton "
+                    "kernels",
+                    field="implementation",
+                )
+            full = f"{stored.user_name}/{stored.name}@{stored.sha256[:12]}"
+            return found_problem, tree_of_version(session, stored), stored.function, full
+
         problem: ProblemSource | None = None
-        if uploaded or is_problem(op):
-
-            def read(session: Session) -> tuple[ProblemSource | None, str | None, str, str | None]:
-                found_problem: ProblemSource | None = None
-                if is_problem(op):
-                    row = job_uploads.resolve_problem(session, caller, request.op)
-                    found_problem = {"name": op, "source": row.source}
-                if not uploaded:
-                    return found_problem, source, function, None
-                assert name is not None
-                stored = job_uploads.resolve(session, caller, op, [name])[name]
-                verified = job_uploads.verified_of(stored)
-                if verified is not None and verified["language"] == "cuda":
-                    raise InvalidInput(
-                        f"implementation: {name} is CUDA C++, and compile reports are of Triton "
-                        "kernels",
-                        field="implementation",
-                    )
-                full = f"{stored.user_name}/{stored.name}@{stored.sha256[:12]}"
-                return found_problem, stored.source, stored.function, full
-
-            problem, source, function, name = await self._threads.read(read)
-        elif source is None:
+        tree: SourceTree | None = None
+        if source is not None or uploaded:
+            problem, tree, function, name = await self._threads.read(read)
+        else:
             name = KERNELS
         return _Wanted(
             implementation=name,
             request={
                 "op": op,
                 "problem": problem,
-                "function": function if source is not None else "",
-                "source": source,
+                "function": function if tree is not None else "",
+                "tree": tree,
                 "case": request.case.model_dump(mode="json", exclude_unset=True, exclude_none=True),
                 "gpu": request.gpu,
                 "limit_s": self._settings.explain_s,
                 "memory_bytes": CASE_BYTES,
             },
         )
+
+
+def _key(request: ExplainRequest) -> str:
+    """A hash of all that a report depends on. Files are in it by their hashes."""
+    tree = request["tree"]
+    asked = {
+        **request,
+        "tree": None if tree is None else {k: v for k, v in tree.items() if k != "contents"},
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def check_architecture(gpu: str) -> None:

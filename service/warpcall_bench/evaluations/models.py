@@ -21,7 +21,7 @@ from warpcall_bench.jobs.models import (
 )
 from warpcall_bench.runs.messages import Language
 from warpcall_bench.runs.operator_modules import KERNELS
-from warpcall_bench.uploads.models import Function, Name
+from warpcall_bench.uploads.models import Function, Name, SourceFiles
 from warpcall_service.http.openapi_parts import Model, Text
 
 MAX_CASES = 64  # of an evaluation: its verdict names each, and shall stay small
@@ -29,17 +29,26 @@ MAX_SOURCES = 256  # of a batch
 # What is left of a job's implementations beside the baseline. docs/for-programs.md has what was measured.
 MOST_TOGETHER = 7
 TORCH = "torch"
-OF_SOURCE = ("function", "name", "verified", "language", "launches")  # members of a source
+OF_SOURCE = (
+    "function",
+    "name",
+    "verified",
+    "language",
+    "launches",
+    "entry",
+    "files",
+)  # members of a source
 
 
-class Candidate(Model):
+class Candidate(SourceFiles):
     """What is evaluated: a Python `source`, or an `implementation` that is stored.
 
     `source` is a whole module. Its `function`, by default the one with the op's name and `_` for `-`,
     takes the op's inputs and parameters by name. `name` is what results call it, by default the
     function's name. Of a `verified` candidate only the compiled kernels are timed; it, its `language`
     and its `launches` are those of an upload. `implementation` is the name of an upload, such as "ann/fast" or
-    "ann/fast@3f2a91c0", or of any other implementation that jobs can time.
+    "ann/fast@3f2a91c0", or of any other implementation that jobs can time. `entry` and `files` are as of
+    an upload of several files.
     """
 
     model_config = ConfigDict(extra="forbid")

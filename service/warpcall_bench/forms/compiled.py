@@ -144,6 +144,18 @@ def routes(ops: Ops, uploads: UploadService, reports: CompileReports) -> APIRout
         named = parts.group("user", "name", "version")
         return await uploads.find(IMPLEMENTATION, caller, *named)
 
+    async def sources_of(caller: Caller, upload: ImplementationDetails | None) -> list[SourceFile]:
+        if upload is None or not upload.files:
+            return [] if upload is None else [SourceFile("", upload.source)]
+        user, _, name = upload.name.partition("/")
+        files = await uploads.read_files(caller, user, name, upload.sha256)
+        paths = sorted(files, key=lambda path: (path != upload.entry, path))
+        return [
+            SourceFile(path, files[path].decode(errors="replace"))
+            for path in paths
+            if path.endswith(".py")
+        ]
+
     @router.get("/compiled")
     async def compiled(request: Request, caller: CurrentCaller) -> Response:
         """The form, and below it the report, if a case was given."""
@@ -165,7 +177,9 @@ def routes(ops: Ops, uploads: UploadService, reports: CompileReports) -> APIRout
             except InvalidInput as error:
                 wanted.errors, found = errors_of(error, op), []
         text = await asyncio.to_thread(
-            compiled_page, View.of(request), form, op, upload, wanted.errors, found
+            compiled_page,
+            *(View.of(request), form, op, upload, wanted.errors, found),
+            await sources_of(caller, upload),
         )
         return page(request, text)
 
@@ -191,12 +205,14 @@ def compiled_page(
     upload: ImplementationDetails | None,
     errors: Mapping[str, str],
     found: Sequence[CompileReport],
+    sources: Sequence[SourceFile],
 ) -> str:
     """The form and the reports.
 
     Args:
         upload: the implementation; None for the kernels of the library.
         found: the report, and that of the version that it is compared with; empty without a case.
+        sources: the Python files of the upload.
     """
     report = found[0] if found else None
     old = found[1] if len(found) > 1 else None
@@ -212,7 +228,7 @@ def compiled_page(
         lines = difference(*texts)
     one = None if shown is None else shown.new or shown.old
     text = None if one is None else one.texts[name]
-    files = files_of_op(op["name"]) if upload is None else [SourceFile("", upload.source)]
+    files = files_of_op(op["name"]) if upload is None else sources
     links = [
         None if at == chosen else view.url("compiled", **{**_query(form), "kernel": at})
         for at in range(len(kernels))

@@ -310,12 +310,13 @@ class Scheduler:
         if job is None:
             return None
         job.device = device
-        uploads = job_uploads.of_job(session, job.number)
+        uploads, contents = job_uploads.of_job(session, job.number)
         problem = job_uploads.problem_of_job(session, job)
         task: Task = {
             "device": device,
             "modules": {},  # see `_outcome`
             "uploads": uploads,
+            "contents": contents,
             "problem": problem,
             "sandboxed": bool(uploads or problem) and settings.uploads == "sandboxed",
             "op": job.op,

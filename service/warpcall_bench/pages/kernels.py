@@ -21,6 +21,7 @@ from warpcall_bench.jobs import answers, submissions
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.results import case_name
 from warpcall_bench.pages.sortable import ordered
+from warpcall_bench.pages.upload_files import changed_files, whole_files
 from warpcall_bench.pages.view import REST, View, page, render, streamed_page
 from warpcall_bench.runs.operator_modules import OperatorModule
 from warpcall_bench.summaries.board import Leader, leader
@@ -99,8 +100,12 @@ def kernel_routes(engine: Engine, jobs: JobService, uploads: UploadService) -> A
         against: Version | None = None,
     ) -> Response:
         pair = await _versions(uploads, IMPLEMENTATION, caller, user, name, version, against)
-        devices = jobs.scheduler.devices
-        text = await jobs.read(caller, implementation_page, View.of(request), pair, devices)
+        devices, view = jobs.scheduler.devices, View.of(request)
+        files = [
+            {} if one is None else await uploads.read_files(caller, user, name, one.sha256)
+            for one in (pair if any(one and one.files for one in pair) else ())
+        ]
+        text = await jobs.read(caller, implementation_page, view, pair, devices, files)
         return page(request, text)
 
     @router.get("/problems/{user}/{name}")
@@ -234,12 +239,25 @@ def op_page(
 
 
 def implementation_page(
-    session: Session, view: View, pair: Pair[ImplementationDetails], devices: int
+    session: Session,
+    view: View,
+    pair: Pair[ImplementationDetails],
+    devices: int,
+    files: Sequence[Mapping[str, bytes]] = (),
 ) -> str:
-    """One version of an uploaded implementation, or its difference from an earlier one."""
-    one = pair[0]
+    """One version of an uploaded implementation, or its difference from an earlier one.
+
+    Args:
+        files: of the two versions; empty if both are single files.
+    """
+    one, other = pair
     measured = submissions.Filter(op=one.op, implementation=one.name, limit=LATEST)
     shown = _shown(session, view, pair, measured, devices)
+    if files:
+        after, before = files
+        shown["parts"] = (
+            whole_files(after, one.entry or "") if other is None else changed_files(before, after)
+        )
     return render("implementation.html", view, **shown)
 
 
@@ -309,5 +327,6 @@ def _shown(
         "other": other,
         "lines": None if other is None else difference(other.source, one.source),
         "code": None if other is not None else _code_of(one),
+        "parts": None,
         "jobs": answers.jobs(session, view.caller, measured, devices).jobs,
     }

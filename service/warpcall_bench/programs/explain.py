@@ -28,10 +28,12 @@ from warpcall_service.processes.imports import quick_imports
 
 if TYPE_CHECKING:
     from warpcall_bench.runs.messages import ExplainRequest
+    from warpcall_bench.runs.trees import Written
     from warpcall_kernels import Op
     from warpcall_kernels.compile.launches import LaunchedKernel, LaunchRecorder
     from warpcall_kernels.measuring import JobCase
 
+PLACE = re.compile(r"^(\S+, )?line \d+: ")  # as `Written.place` has it
 RELEASE = re.compile(r"release ([\d.]+)")
 
 
@@ -55,11 +57,11 @@ def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str,
         from warpcall_kernels.measuring import make_case
     torch.set_num_threads(1)
     skip_hash()  # the cache is in `folder`, for this report only
-    source = request["source"]
-    file = folder / f"{request['function'] or 'kernels'}.py"
-    if source is not None:
-        source_check.write_source(source, file)
-    with source_check.limited(request["limit_s"], file, answers, "the compile report"):
+    tree = request["tree"]
+    written = None
+    if tree is not None:
+        written = source_check.write_source(tree, folder, f"{request['function']}.py")
+    with source_check.limited(request["limit_s"], written, answers, "the compile report", folder):
         try:
             target = architecture(request["gpu"])
             op = problem_source.requested_op(request["op"], request["problem"], folder)
@@ -68,16 +70,16 @@ def _check(request: ExplainRequest, folder: Path, answers: Answers) -> dict[str,
             named = error.argument in ("op", "gpu")
             field = error.argument if named else f"case.{error.argument}"
             raise Refused(str(error), field) from None
-        if source is not None:
+        if written is not None:
             _check_memory(case, request["memory_bytes"])
         recorder = LaunchRecorder(target)
         with recorder.recording():
-            if source is None:
+            if written is None:
                 stopped = _call_op(op, case)
             else:
                 with pretending(target):
-                    module = source_check.import_source(file)
-                    stopped = _call(module, request["function"], case, recorder, file)
+                    module = source_check.import_source(written)
+                    stopped = _call(module, request["function"], case, recorder, written)
         return {
             "case": case.key,
             "kernels": [_kernel(one) for one in recorder.kernels()],
@@ -106,7 +108,7 @@ def _call_op(op: Op, case: JobCase) -> str:
     return ""
 
 
-def _call(module: Any, name: str, case: JobCase, recorder: LaunchRecorder, file: Path) -> str:
+def _call(module: Any, name: str, case: JobCase, recorder: LaunchRecorder, written: Written) -> str:
     """Call the function of a source, and return why it did not run to its end; empty if it did.
 
     Raises:
@@ -124,10 +126,9 @@ def _call(module: Any, name: str, case: JobCase, recorder: LaunchRecorder, file:
     try:
         set_up_at_first_call(function, setup_of(module, function), case.params)(**tensors)
     except BaseException as error:  # noqa: BLE001  # code of users may raise anything
-        message = described(error, file)
-        if recorder.error_line is not None and recorder.error_line[0] == str(file):
-            rest = message.partition(": ")[2] if message.startswith("line ") else message
-            message = f"line {recorder.error_line[1]}: {rest}"
+        message = described(error, written)
+        if recorder.error_line is not None and (place := written.place(*recorder.error_line)):
+            message = f"{place}{PLACE.sub('', message)}"
         if not len(recorder):
             raise Refused(message) from None
         return message

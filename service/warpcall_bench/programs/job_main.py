@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ from warpcall_bench.runs.messages import (
     version_of_upload,
 )
 from warpcall_bench.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
+from warpcall_bench.runs.trees import SourceTree, mentions
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
@@ -62,6 +64,7 @@ def main() -> None:
         if text is None:
             return
         task: JobTask = json.loads(text)
+        _read_contents(task, sock)
         # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
         resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
         connection = _ServerConnection(sock)
@@ -72,6 +75,19 @@ def main() -> None:
         else:
             connection.send("ended", {"class": "ok", "detail": ""})
     os._exit(0)  # Python's normal exit would hang on a lost device
+
+
+def _read_contents(task: JobTask, sock: socket.socket) -> None:
+    """Read the files of uploads that follow the task, and give each upload its own ones."""
+    contents: dict[str, str] = {}
+    for sha256 in task["behind"]:
+        content = read_frame(sock)
+        if content is None or hashlib.sha256(content).hexdigest() != sha256:
+            os._exit(1)  # the server has ended
+        contents[sha256] = base64.b64encode(content).decode()
+    for upload in task["uploads"]:
+        if files := upload.get("files"):
+            upload["contents"] = {sha256: contents[sha256] for sha256 in files.values()}
 
 
 class _ServerConnection:
@@ -174,7 +190,7 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         name = upload["name"]
         sources[name] = version_of_upload(upload)
         remotes[name] = uploads[name].process()
-        tags = () if upload.get("verified") else _tags(task, upload["source"])
+        tags = () if upload.get("verified") else _tags(task, upload)
         measuring.register(measuring.remote_implementation(name, upload["op"], remotes[name], tags))
     if problem is None:
         make_case = functools.partial(measuring.make_case, task["op"], timed=_is_timed(task))
@@ -188,12 +204,12 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         _make_profiles(task, make_case, server, reaper, device)
 
 
-def _tags(task: JobTask, source: str) -> tuple[str, ...]:
-    """Remarks on results of a source: without a GPU Triton interprets its kernels.
+def _tags(task: JobTask, tree: SourceTree) -> tuple[str, ...]:
+    """Remarks on results of an upload: without a GPU Triton interprets its kernels.
 
     A source can avoid the word. docs/security.md says so, and what that is worth.
     """
-    return ("interpreted",) if task["device"] == "cpu" and "triton" in source else ()
+    return ("interpreted",) if task["device"] == "cpu" and mentions(tree, "triton") else ()
 
 
 def _say_hello(
@@ -332,7 +348,9 @@ def _make_profiles(
 def _case_of_problem(remote: RemoteProblem, task: JobTask, spec: Any) -> JobCase:
     assert task["problem"] is not None
     case = remote.case(spec, timed=_is_timed(task), deadlines=_deadlines(task))
-    return replace(case, op=replace(case.op, tags=_tags(task, task["problem"]["source"])))
+    return replace(
+        case, op=replace(case.op, tags=_tags(task, {"source": task["problem"]["source"]}))
+    )
 
 
 def _is_timed(task: JobTask) -> bool:

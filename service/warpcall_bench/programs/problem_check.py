@@ -46,14 +46,14 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
         from warpcall_kernels import measuring
         from warpcall_service.devices.tensors import describe
 
-    file = folder / problem_source.file_name(request["name"])
-    source_check.write_source(request["source"], file)
+    name = problem_source.file_name(request["name"])
+    written = source_check.write_source({"source": request["source"]}, folder, name)
     with quick_imports():
         _ = torch.empty(1, device="meta") + 1  # the first such call imports for a second
-    with source_check.limited(request["limit_s"], file, answers, "the problem's code"):
-        module = source_check.import_source(file)
+    with source_check.limited(request["limit_s"], written, answers, "the problem's code", folder):
+        module = source_check.import_source(written)
         try:
-            op = problem_source.op_of(module, request["name"], file)
+            op = problem_source.op_of(module, request["name"], written.file)
         except RefusedByOp as error:
             raise Refused(str(error)) from None
         job = request["job"]

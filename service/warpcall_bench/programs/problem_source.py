@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs.source_check import described, import_source, write_source
+from warpcall_bench.runs.trees import Written
 from warpcall_kernels import InvalidInput, Op, Problem, op_named
 from warpcall_kernels.op.sources import unwrapped
 
@@ -44,10 +45,8 @@ def requested_op(op: str, problem: ProblemSource | None, folder: Path) -> Op:
     if problem is None:
         return op_named(op)
     name = problem["name"]
-    (folder / "problem").mkdir()
-    file = folder / "problem" / file_name(name)
-    write_source(problem["source"], file)
-    return op_of(import_source(file), name, file)
+    written = write_source({"source": problem["source"]}, folder / "problem", file_name(name))
+    return op_of(import_source(written), name, written.file)
 
 
 def op_of(module: ModuleType, name: str, file: Path) -> Op:
@@ -95,7 +94,7 @@ def _explained(argument: str, problem: Problem, file: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # the author's code may raise anything
-        message = described(error, file)
+        message = described(error, Written(file))
         if not message.startswith("line "):  # a check of what a function returned
             argument = error.argument if isinstance(error, InvalidInput) else argument
             message = f"{_first_line(argument, problem, file)}{message}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_bench.programs import compile_only
-from warpcall_bench.runs import peer_child
+from warpcall_bench.runs import peer_child, trees
 from warpcall_service.processes import temporary
 from warpcall_service.processes.imports import quick_imports
 
@@ -57,10 +57,12 @@ def _load(message: dict[str, Any], folder: Path) -> Recorded:
     upload = message["upload"]
     language, declaration = upload["language"], upload["launches"]
     if language == "cuda":
+        written = trees.write(upload, folder / "upload", "kernel.cu")
         op = ops().get(upload["op"])  # None for one of a problem
         return Recorded(
             language=language,
             source=upload["source"],
+            folders=written.folders,
             declaration=declaration,
             optional=[one.name for one in op.inputs if one.optional] if op else [],
         )

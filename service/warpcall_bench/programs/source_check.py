@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from warpcall_bench.runs import trees
+from warpcall_bench.runs.trees import SourceTree, Written
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child, temporary
 from warpcall_service.text import error_text
@@ -108,37 +110,45 @@ def text(value: str, most: int = MAX_CHARS) -> str:
     return value.encode(errors="backslashreplace").decode()[:most]
 
 
-def write_source(source: str, file: Path) -> None:
-    """Write a source to a file, drop what this process prints from now on, and compile it.
+def write_source(tree: SourceTree, folder: Path, name: str) -> Written:
+    """Write the files of an upload, drop what this process prints from now on, and compile the source.
+
+    Args:
+        folder, name: as of `trees.write`.
 
     Raises:
         Refused: it cannot be compiled.
     """
-    file.write_bytes(source.encode())
+    written = trees.write(tree, folder, name)
     drop_output()
     try:
-        compile(file.read_bytes(), file, "exec", dont_inherit=True)
+        compile(written.file.read_bytes(), written.file, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         raise Refused(f"{where}{type(error).__name__}: {error.msg}") from None
     except (ValueError, MemoryError, RecursionError, OverflowError) as error:
         raise Refused(f"it cannot be compiled: {error_text(error)}") from None
+    return written
 
 
-def import_source(file: Path) -> ModuleType:
-    """Import a source as the module `uploaded`.
+def import_source(written: Written) -> ModuleType:
+    """Import a source, a single file as the module `uploaded`.
 
     Raises:
         Refused: it raised an exception.
     """
-    spec = importlib.util.spec_from_file_location("uploaded", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["uploaded"] = importlib.util.module_from_spec(spec)
     try:
+        if written.root is not None:
+            return trees.import_tree(written)
+        spec = importlib.util.spec_from_file_location("uploaded", written.file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules["uploaded"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+    except trees.Shadows as error:
+        raise Refused(str(error)) from None
     except BaseException as error:  # noqa: BLE001  # uploaded code may raise anything
-        message = described(error, file)
+        message = described(error, written)
         hint = ""
         if isinstance(error, ModuleNotFoundError):
             hint = "; GET /v1/implementations/environment lists the packages that there are"
@@ -150,36 +160,46 @@ def import_source(file: Path) -> ModuleType:
     return module
 
 
-def described(error: BaseException, file: Path) -> str:
-    """The class and message of an exception, after the last line of the file that led to it."""
-    lines = [
-        number
+def described(error: BaseException, written: Written) -> str:
+    """The class and message of an exception, after the last line of the files that led to it."""
+    places = [
+        place
         for frame_, number in traceback.walk_tb(error.__traceback__)
-        if frame_.f_code.co_filename == str(file)
+        if (place := written.place(frame_.f_code.co_filename, number))
     ]
-    where = f"line {lines[-1]}: " if lines else ""
+    message = str(error)
+    if isinstance(error, SyntaxError) and (place := written.place(error.filename, error.lineno)):
+        places.append(place)
+        message = error.msg  # the whole text has the path of the file
+    if written.root is not None:
+        message = message.replace(f"{written.root}/", "")
+    where = places[-1] if places else ""
     own = type(error).__module__ == OWN_ERRORS
-    return where + (str(error) if own else f"{type(error).__name__}: {error}")[:MAX_CHARS]
+    return where + (message if own else f"{type(error).__name__}: {message}")[:MAX_CHARS]
 
 
 @contextlib.contextmanager
-def limited(limit_s: float, file: Path, answers: Answers, what: str) -> Iterator[None]:
+def limited(
+    limit_s: float, written: Written | None, answers: Answers, what: str, folder: Path
+) -> Iterator[None]:
     """End this process with a refusal, which names the line, if the block takes longer.
 
     Args:
+        written: the files whose line is named; None if there are none.
         what: what takes long, for the message, such as "the import".
+        folder: that is deleted then.
     """
     main_thread = threading.get_ident()
 
     def refuse() -> None:
-        lines = [
-            number
+        places = (
+            place
             for frame_, number in traceback.walk_stack(sys._current_frames()[main_thread])
-            if frame_.f_code.co_filename == str(file)
-        ]
-        where = f"line {lines[0]}: " if lines else ""
+            if written and (place := written.place(frame_.f_code.co_filename, number))
+        )
+        where = next(places, "")
         answers.refuse(Refused(f"{where}{what} did not end within {limit_s:g} s"))
-        shutil.rmtree(file.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     timer = end_after(limit_s, refuse)
     yield

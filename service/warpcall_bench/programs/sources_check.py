@@ -22,6 +22,7 @@ from typing import Any
 
 from warpcall_bench.programs import source_check, upload_check
 from warpcall_bench.programs.source_check import Answers
+from warpcall_bench.runs import trees
 from warpcall_bench.runs.messages import ChecksRequest
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.processes.imports import quick_imports
@@ -43,7 +44,7 @@ def _check(request: ChecksRequest, folder: Path, answers: Answers) -> Mapping[st
     waiting.reverse()
     with quick_imports():
         for package in upload_check.SLOW_PACKAGES:
-            if any(package in check["source"] for _, check in waiting):
+            if any(trees.mentions(check, package) for _, check in waiting):
                 importlib.import_module(package)
     found: list[Any] = [None] * len(waiting)
     most = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)))

@@ -27,7 +27,9 @@ from warpcall_bench.programs.setup_function import (
     setup_of,
 )
 from warpcall_bench.programs.source_check import Answers, Refused
+from warpcall_bench.runs import trees
 from warpcall_bench.runs.messages import CheckRequest
+from warpcall_bench.runs.trees import Written
 from warpcall_service.processes.imports import quick_imports
 
 if TYPE_CHECKING:
@@ -55,9 +57,8 @@ def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, st
     verified = request["verified"]
     if verified is not None and verified["language"] == "cuda":
         return _check_cuda(request, verified["launches"], folder, answers)
-    file = folder / f"{request['function']}.py"
     try:
-        source_check.write_source(request["source"], file)
+        written = source_check.write_source(request, folder, f"{request['function']}.py")
     except Refused as refusal:
         if KERNEL_IN_CUDA in request["source"]:
             raise Refused(NOT_PYTHON) from None
@@ -66,26 +67,27 @@ def check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, st
         if verified is not None:
             importlib.import_module(DECLARATION)
         for package in SLOW_PACKAGES:
-            if package in request["source"]:
+            if trees.mentions(request, package):
                 importlib.import_module(package)  # now, so that its time does not count
-        seeing = _seeing_gpu(request["gpu"], request["source"])
-    with source_check.limited(request["limit_s"], file, answers, "the import"):
+        seeing = _seeing_gpu(request)
+    with source_check.limited(request["limit_s"], written, answers, "the import", folder):
         with seeing:
-            module = source_check.import_source(file)
+            module = source_check.import_source(written)
         function = function_of(module, request["function"])
         setup = _setup_of(module, function, request)
-        _check_signature(function, request, file, more=() if setup is None else (STATE,))
+        _check_signature(function, request, written, more=() if setup is None else (STATE,))
         if setup is not None:
-            _check_signature(setup, request, file, name=SETUP)
+            _check_signature(setup, request, written, name=SETUP)
         if verified is not None:
             _check_declarations(function, verified["launches"])
         doc = inspect.getdoc(function) or ""
     return {"doc": source_check.text(doc.strip().partition("\n")[0])}
 
 
-def _seeing_gpu(gpu: str, source: str) -> contextlib.AbstractContextManager[None]:
-    """A context in which a source sees a GPU of this architecture; none if `gpu` is empty."""
-    if not gpu or not any(package in source for package in SLOW_PACKAGES):
+def _seeing_gpu(request: CheckRequest) -> contextlib.AbstractContextManager[None]:
+    """A context in which a source sees a GPU of the architecture of jobs; none if it is empty."""
+    gpu = request["gpu"]
+    if not gpu or not any(trees.mentions(request, package) for package in SLOW_PACKAGES):
         return contextlib.nullcontext()
     from warpcall_kernels.compile.architectures import ARCHITECTURES
     from warpcall_kernels.compile.pretended import pretending
@@ -93,7 +95,7 @@ def _seeing_gpu(gpu: str, source: str) -> contextlib.AbstractContextManager[None
     target = ARCHITECTURES.get(gpu)
     if target is None:  # a GPU that nothing is known of
         return contextlib.nullcontext()
-    if "triton" in source:
+    if trees.mentions(request, "triton"):
         from warpcall_kernels.verified.launched import use_driver
 
         use_driver(target)
@@ -104,16 +106,18 @@ def _check_cuda(
     request: CheckRequest, launches: object, folder: Path, answers: Answers
 ) -> dict[str, str]:
     """Compile CUDA C++, and check the declaration of its launches."""
-    file = folder / f"{request['function']}.cu"
+    written = trees.write(request, folder, f"{request['function']}.cu")
     with quick_imports():
         from warpcall_kernels.compile.architectures import architecture
         from warpcall_kernels.verified import inspection
         from warpcall_kernels.verified.cuda import CudaCompileError, check_source
         from warpcall_kernels.verified.declaration import InvalidDeclaration
-    with source_check.limited(request["limit_s"], file, answers, "the compilation"):
+    with source_check.limited(request["limit_s"], written, answers, "the compilation", folder):
         declaration = _declaration(launches, "launches", cuda=True)
         try:
-            check_source(request["source"], declaration, architecture(request["gpu"]))
+            check_source(
+                request["source"], declaration, architecture(request["gpu"]), written.folders
+            )
         except (CudaCompileError, inspection.Refused) as error:
             raise Refused(str(error)) from None
         except InvalidDeclaration as error:
@@ -203,7 +207,7 @@ def _names_of(request: CheckRequest) -> list[str]:
 def _check_signature(
     function: Any,
     request: CheckRequest,
-    file: Path,
+    written: Written,
     *,
     name: str = "",
     more: Sequence[str] = (),
@@ -223,8 +227,7 @@ def _check_signature(
         signature.bind(**dict.fromkeys(needed))
     except TypeError as error:
         code = getattr(inspect.unwrap(function), "__code__", None)
-        ours = code is not None and code.co_filename == str(file)
-        where = f"line {code.co_firstlineno}: " if ours and code is not None else ""
+        where = "" if code is None else written.place(code.co_filename, code.co_firstlineno)
         optional = request["optional_inputs"]
         more = f", and may take {', '.join(optional)}" if optional else ""
         raise Refused(

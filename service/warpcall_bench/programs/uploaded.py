@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warpcall_bench.programs import problem_source
 from warpcall_bench.programs.setup_function import setup_of
 from warpcall_bench.programs.source_check import described, text
+from warpcall_bench.runs import trees
 from warpcall_bench.runs.messages import Upload
 from warpcall_kernels import InvalidInput, Op, interpreter, measuring
 from warpcall_kernels.execution.setup import set_up_at_first_call
@@ -24,6 +25,7 @@ from warpcall_kernels.op.declaration import ParamValue
 
 if TYPE_CHECKING:
     from warpcall_bench.runs.messages import ProblemSource
+    from warpcall_bench.runs.trees import SourceTree
 
 Function = Callable[..., Any]
 MODULE = "uploaded"  # the name of an implementation's module
@@ -41,10 +43,10 @@ def mend_interpreter() -> None:
 
 
 def load(upload: Upload, folder: Path) -> Loaded:
-    """Import an uploaded implementation.
+    """Import an uploaded implementation; its module then has the name MODULE, too.
 
     Args:
-        folder: where its source is written. Triton reads the source of kernels from files, so it
+        folder: where its files are written. Triton reads the source of kernels from files, so it
             must stay until the last case is measured.
 
     Returns:
@@ -52,7 +54,11 @@ def load(upload: Upload, folder: Path) -> Loaded:
     """
     stem = upload["name"].rpartition("/")[2].partition("@")[0]
     try:
-        module = _import(upload["source"], folder / "upload" / f"{stem}.py", MODULE)
+        written = trees.write(upload, folder / "upload", f"{stem}.py")
+        if written.root is None:
+            module = _import(written.file, MODULE)
+        else:
+            module = sys.modules[MODULE] = trees.import_tree(written)
         function = getattr(module, upload["function"])
         setup = setup_of(module, function)
     except Exception as raised:  # noqa: BLE001  # uploaded code may raise anything
@@ -73,12 +79,13 @@ def load_problem(problem: ProblemSource, folder: Path) -> Op:
     Raises:
         InvalidInput: it cannot be used.
     """
-    name, source = problem["name"], problem["source"]
-    file = folder / "problem" / problem_source.file_name(name)
+    name = problem["name"]
+    tree: SourceTree = {"source": problem["source"]}
+    written = trees.write(tree, folder / "problem", problem_source.file_name(name))
     try:
-        op = problem_source.op_of(_import(source, file, "uploaded_problem"), name, file)
+        op = problem_source.op_of(_import(written.file, "uploaded_problem"), name, written.file)
     except BaseException as error:  # noqa: BLE001  # as in `load`
-        message = text(f"{name} cannot be used: {described(error, file)}")
+        message = text(f"{name} cannot be used: {described(error, written)}")
         raise InvalidInput("op", message) from None
     reference = _failing_alone(op.reference)
     return replace(op, function=reference, reference=reference)
@@ -94,9 +101,7 @@ def register(uploads: Sequence[Upload], folder: Path) -> None:
         measuring.register(Implementation(upload["name"], "uploaded", builder, (upload["op"],)))
 
 
-def _import(source: str, file: Path, module_name: str) -> ModuleType:
-    file.parent.mkdir()
-    file.write_bytes(source.encode())
+def _import(file: Path, module_name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 from warpcall_bench.programs import compile_only, source_check
 from warpcall_bench.programs.setup_function import refused_setup, setup_of
 from warpcall_bench.programs.source_check import Answers, Refused, described, text
+from warpcall_bench.runs import trees
 from warpcall_bench.runs.messages import MAX_REASON_CHARS
 from warpcall_service.processes.imports import quick_imports
 
 if TYPE_CHECKING:
     from warpcall_bench.runs.messages import VerifyRequest
+    from warpcall_bench.runs.trees import Written
     from warpcall_kernels import Op
     from warpcall_kernels.compile.architectures import Architecture
     from warpcall_kernels.execution.record_server import Recorded
@@ -52,12 +54,13 @@ def _check(request: VerifyRequest, folder: Path, answers: Answers) -> dict[str, 
     torch.set_num_threads(1)
     skip_hash()  # the cache is in `folder`
     python = request["language"] == "python"
-    file = folder / f"{request['function']}{'.py' if python else '.cu'}"
+    name = f"{request['function']}{'.py' if python else '.cu'}"
     if python:
-        source_check.write_source(request["source"], file)
+        written = source_check.write_source(request, folder, name)
     else:
+        written = trees.write(request, folder, name)
         source_check.drop_output()
-    with source_check.limited(request["limit_s"], file, answers, "the verification"):
+    with source_check.limited(request["limit_s"], written, answers, "the verification", folder):
         field = "op"
         try:
             target = architecture(request["gpu"])
@@ -70,11 +73,11 @@ def _check(request: VerifyRequest, folder: Path, answers: Answers) -> dict[str, 
             named = error.argument in ("op", "gpu")
             where = error.argument if named else f"{field}.{error.argument}"
             raise Refused(str(error), where) from None
-        recorded = _loaded(request, op, file, target)
-        return _recorded(recorded, cases, target, file)
+        recorded = _loaded(request, op, written, target)
+        return _recorded(recorded, cases, target, written)
 
 
-def _loaded(request: VerifyRequest, op: Op, file: Path, target: Architecture) -> Recorded:
+def _loaded(request: VerifyRequest, op: Op, written: Written, target: Architecture) -> Recorded:
     """Import a source as the recorder of a job does; one in CUDA C++ is only passed on."""
     from warpcall_bench.programs.upload_check import function_of
     from warpcall_kernels.compile.pretended import pretending
@@ -92,12 +95,13 @@ def _loaded(request: VerifyRequest, op: Op, file: Path, target: Architecture) ->
         return Recorded(
             language=language,
             source=request["source"],
+            folders=written.folders,
             declaration=launches,
             optional=[one.name for one in op.inputs if one.optional],
         )
     use_driver(target)
     with pretending(target):
-        module = source_check.import_source(file)
+        module = source_check.import_source(written)
     function = function_of(module, request["function"])
     if setup_of(module, function) is not None:
         raise Refused(refused_setup(request["function"]), "function")
@@ -105,7 +109,7 @@ def _loaded(request: VerifyRequest, op: Op, file: Path, target: Architecture) ->
 
 
 def _recorded(
-    recorded: Recorded, cases: list[JobCase], target: Architecture, file: Path
+    recorded: Recorded, cases: list[JobCase], target: Architecture, written: Written
 ) -> dict[str, Any]:
     """The answer, with a plan or a reason for each case."""
     from warpcall_kernels.execution.inputs import layout_of
@@ -125,7 +129,7 @@ def _recorded(
         try:
             plan, recording = recording_of(recorded, layouts, case.params, case.outputs, target)
         except BaseException as error:  # noqa: BLE001  # code of users may raise anything
-            one["reason"] = text(_reason(error, file), MAX_REASON_CHARS)
+            one["reason"] = text(_reason(error, written), MAX_REASON_CHARS)
         else:
             one["plan"] = plan.to_json()
             recordings += [recording] if recording is not None else []
@@ -134,13 +138,13 @@ def _recorded(
     return {"cases": found, **proposal, "compiler": _compiler(recorded)}
 
 
-def _reason(error: BaseException, file: Path) -> str:
+def _reason(error: BaseException, written: Written) -> str:
     """Why there is no plan, with the line of the source if it is known."""
     from warpcall_kernels.verified.nvrtc import CudaCompileError
     from warpcall_kernels.verified.record import CannotCompile, NotVerifiable
 
     known = isinstance(error, CannotCompile | CudaCompileError | NotVerifiable)
-    return str(error) if known else described(error, file)
+    return str(error) if known else described(error, written)
 
 
 def _compiler(recorded: Recorded) -> str:

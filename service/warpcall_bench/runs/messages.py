@@ -31,6 +31,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from warpcall_bench.runs.trees import SourceTree, identity
+
 MAX_REASON_CHARS = 5000  # of what a verification says of a case, such as errors of a compiler
 NO_ANSWER = "it cannot be checked: its process gave no valid answer"
 REQUEST_BYTES = 4096  # the most of a message between a job's process and its reaper
@@ -100,15 +102,28 @@ class Verified(TypedDict):
     launches: dict[str, Any] | None
 
 
-def version_of(op: str, function: str, source: str, verified: Verified | None = None) -> str:
+def version_of(
+    op: str,
+    function: str,
+    source: str,
+    verified: Verified | None = None,
+    *,
+    entry: str = "",
+    files: Mapping[str, str] | None = None,
+) -> str:
     """The version of an uploaded implementation: a SHA-256 in hex.
 
+    The version of a single file that is not verified is that of older servers.
+
     Args:
-        verified: None for an upload that is not verified, whose version is that of older servers.
+        verified: None for an upload that is not verified.
+        entry, files: as in `SourceTree`; empty and None for a single file.
     """
     what: list[object] = [op, function, source]
     if verified is not None:
         what += [verified["language"], verified["launches"]]
+    if entry:
+        what.append(identity(entry, files or {}))
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
@@ -117,7 +132,7 @@ def problem_version(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-class Upload(TypedDict):
+class Upload(SourceTree):
     """An uploaded implementation that a job times.
 
     Attributes:
@@ -130,7 +145,6 @@ class Upload(TypedDict):
     name: str
     op: str
     function: str
-    source: str
     verified: NotRequired[bool]
     language: NotRequired[Language]
     launches: NotRequired[dict[str, Any] | None]
@@ -141,10 +155,17 @@ def version_of_upload(upload: Upload) -> str:
     verified: Verified | None = None
     if upload.get("verified"):
         verified = {"language": upload["language"], "launches": upload["launches"]}
-    return version_of(upload["op"], upload["function"], upload["source"], verified)
+    return version_of(
+        upload["op"],
+        upload["function"],
+        upload["source"],
+        verified,
+        entry=upload.get("entry", ""),
+        files=upload.get("files"),
+    )
 
 
-class CheckRequest(TypedDict):
+class CheckRequest(SourceTree):
     """The check of an uploaded source, before it is stored.
 
     The answer has either `doc`, the first line of the function's docstring, or `error` and `field`,
@@ -162,7 +183,6 @@ class CheckRequest(TypedDict):
 
     op: str
     function: str
-    source: str
     inputs: list[str]
     optional_inputs: list[str]
     params: list[str]
@@ -212,8 +232,8 @@ class ExplainRequest(TypedDict):
     Attributes:
         op: name of the op, also of a problem.
         problem: the problem that is the op; None for a shipped op.
-        function: name of the function in the `source`.
-        source: of the implementation; None for the op's own kernels.
+        function: name of the function in the `tree`.
+        tree: the files of the implementation; None for the op's own kernels.
         case: as a job's cases are written.
         gpu: the architecture, such as "sm_90".
         limit_s: seconds that the code of users and compiling may take.
@@ -223,20 +243,20 @@ class ExplainRequest(TypedDict):
     op: str
     problem: ProblemSource | None
     function: str
-    source: str | None
+    tree: SourceTree | None
     case: Mapping[str, Any]
     gpu: str
     limit_s: float
     memory_bytes: int
 
 
-class VerifyRequest(TypedDict):
+class VerifyRequest(SourceTree):
     """The verification of an implementation: launch plans of some cases, which are then checked.
 
     `programs.verify` answers with the plans, and `programs.plan_check` with what they are.
 
     Attributes:
-        op, problem, function, source, gpu, limit_s: as in `ExplainRequest`.
+        op, problem, function, gpu, limit_s: as in `ExplainRequest`.
         language: of the source.
         launches: declaration of its launches, as parsed JSON; None if they are recorded, or declared
             in the source.
@@ -246,7 +266,6 @@ class VerifyRequest(TypedDict):
     op: str
     problem: ProblemSource | None
     function: str
-    source: str
     language: Language
     launches: object
     cases: list[Mapping[str, Any]]
@@ -341,7 +360,10 @@ class Task(TypedDict):
     Attributes:
         modules: the operator's modules to import, and the names of the implementations that the
             job times from each.
-        uploads: uploaded implementations, to import as well.
+        uploads: uploaded implementations, to import as well. The content of their other files is
+            not in the task.
+        contents: these files, by their SHA-256. Only the server has it in its task: it sends them as
+            frames of their own behind the task.
         problem: the problem whose op is measured; None for a shipped op.
         sandboxed: whether uploads and the problem run in the sandbox.
         seed: seed of the inputs' values.
@@ -356,6 +378,7 @@ class Task(TypedDict):
     device: str
     modules: dict[str, list[str]]
     uploads: list[Upload]
+    contents: NotRequired[Mapping[str, bytes]]
     problem: ProblemSource | None
     sandboxed: bool
     op: str
@@ -376,10 +399,12 @@ class JobTask(Task):
     Attributes:
         call_s: seconds that a call of an upload may take, except for the first one in a case.
         compile_s: seconds that the first call of an upload in a case may take, and its import.
+        behind: the SHA-256 of each file of uploads that follows as a frame, in this order.
     """
 
     call_s: float
     compile_s: float
+    behind: list[str]
 
 
 class Launch(TypedDict):

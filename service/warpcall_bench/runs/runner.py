@@ -26,7 +26,7 @@ from warpcall_bench.runs.messages import JobTask, ReaperReport, Task
 from warpcall_bench.runs.run_processes import RunProcesses, Start
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.lanes.device_lease import DeviceLease
-from warpcall_service.lanes.messages import Hello, frame
+from warpcall_service.lanes.messages import LENGTH, Hello, frame
 from warpcall_service.processes.spawn import ChildProcess, signal_name
 
 WATCH_POLL_S = 0.1
@@ -196,12 +196,17 @@ class Run:
         reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
         frames = FrameReader(self._task, reader)
         try:
+            contents = self._task.pop("contents", {})  # needed no more when they are sent
             task: JobTask = {
                 **self._task,
                 "call_s": self._settings.upload_call_s,
                 "compile_s": self._settings.upload_compile_s,
+                "behind": [*contents],
             }
             writer.write(frame(task))
+            for content in contents.values():
+                writer.write(LENGTH.pack(len(content)) + content)
+                await writer.drain()
             while True:
                 kind, value = await frames.read()
                 if kind != "progress" or self._is_new_phase(value):

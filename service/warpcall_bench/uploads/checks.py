@@ -25,6 +25,7 @@ from warpcall_bench.runs.messages import (
     plan_check_body,
 )
 from warpcall_bench.runs.one_shot import NotStarted, OneShotError
+from warpcall_bench.runs.trees import SourceTree
 from warpcall_bench.runs.waiting_checks import WaitingChecks
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads.answers import (
@@ -102,12 +103,18 @@ class Checks:
         await self._trusted.stop()
 
     async def implementation(
-        self, user: str, op: Mapping[str, Any], new: NewImplementation, gpu: str
+        self,
+        user: str,
+        op: Mapping[str, Any],
+        new: NewImplementation,
+        tree: SourceTree,
+        gpu: str,
     ) -> str:
         """Check the source of an implementation, and return the first line of its docstring.
 
         Args:
             op: the op's declaration, from `Op.describe`.
+            tree: its files.
             gpu: architecture of the GPU on which jobs run, such as "sm_90"; empty without one.
 
         Raises:
@@ -115,7 +122,7 @@ class Checks:
             Busy: the user has too many checks that are not finished, or it waited too long.
             Unavailable: no process can be started.
         """
-        request = self._request(op, new, gpu)
+        request = self._request(op, new, tree, gpu)
         return (await self._accepted(user, IMPLEMENTATION, request)).doc or ""
 
     async def implementations(
@@ -124,7 +131,7 @@ class Checks:
         """Check several sources of one user in one process, which imports torch once for all of them.
 
         Args:
-            news: at most MAX_SOURCES.
+            news: at most MAX_SOURCES, each a single file.
             op, gpu: as for `implementation`.
 
         Returns:
@@ -133,7 +140,7 @@ class Checks:
         Raises:
             Busy, Unavailable: as `implementation`.
         """
-        checks = [self._request(op, new, gpu) for new in news]
+        checks = [self._request(op, new, {"source": new.source}, gpu) for new in news]
         limit_s = self._settings.upload_check_s
         together: ChecksRequest = {"checks": checks, "limit_s": len(checks) * limit_s}
         body = json.dumps(together).encode()
@@ -153,12 +160,14 @@ class Checks:
             found.append(answer)
         return found
 
-    def _request(self, op: Mapping[str, Any], new: NewImplementation, gpu: str) -> CheckRequest:
+    def _request(
+        self, op: Mapping[str, Any], new: NewImplementation, tree: SourceTree, gpu: str
+    ) -> CheckRequest:
         inputs = op["inputs"]
         return {
+            **tree,
             "op": op["name"],
             "function": new.function,
-            "source": new.source,
             "inputs": [one["name"] for one in inputs if not one["optional"]],
             "optional_inputs": [one["name"] for one in inputs if one["optional"]],
             "params": [one["name"] for one in op["params"]],
@@ -197,7 +206,7 @@ class Checks:
             InvalidInput: there are none; the message names the line, or what is wrong with the case.
             Busy, Unavailable: as `implementation`.
         """
-        own = request["source"] is None and request["problem"] is None
+        own = request["tree"] is None and request["problem"] is None
         return await self._accepted(user, COMPILE, request, trusted=own)
 
     async def verify(self, user: str, request: VerifyRequest) -> VerifyAnswer:

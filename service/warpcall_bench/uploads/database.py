@@ -16,6 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
 from warpcall_bench.jobs.tables import Job
+from warpcall_bench.uploads import files
 from warpcall_bench.uploads.new_versions import (
     NAME,
     NBYTES,
@@ -110,7 +111,7 @@ class Versions(Generic[Row]):
         Raises:
             Forbidden: the user was disabled meanwhile.
             Unavailable: it was not checked, and was deleted meanwhile.
-            InvalidInput, TooLarge: as `check_room`.
+            InvalidInput, TooLarge: as `check_room`, and as `files.attach`.
         """
         _lock_user(session, caller)
         row = self._version(session, caller, new)
@@ -131,7 +132,7 @@ class Versions(Generic[Row]):
             private = new.private
         elif before is not None:
             private = before.private
-        now = now_ms()
+        now, is_new_row = now_ms(), row is None
         if row is None:
             row = self._table(
                 user_name=caller.name,
@@ -149,6 +150,8 @@ class Versions(Generic[Row]):
         if latest is not row:
             row.latest_ms = now if latest is None else max(now, latest.latest_ms + 1)
         session.flush()
+        if isinstance(row, UploadedVersion) and isinstance(new, NewImplementation) and is_new_row:
+            files.attach(session, row, new.tree)
         return row, created
 
     def find(
@@ -343,7 +346,7 @@ def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) 
     """
     if isinstance(new, NewImplementation):
         _check_op(session, caller, new)
-    versions = nbytes = 0
+    versions, nbytes = 0, files.nbytes_of(session, caller.name)
     for table in TABLES:
         # Deleted ones, too, while jobs need them.
         counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.nbytes), 0))
@@ -355,12 +358,30 @@ def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) 
             f"most {quota.versions} are allowed by the quota {VERSIONS}; delete some",
             field="source",
         )
-    if nbytes + new.nbytes > quota.nbytes:
+    _check_nbytes(caller, nbytes, new.nbytes, quota, "source")
+
+
+def store_file(session: Session, caller: Caller, sha256: str, content: bytes, quota: Quota) -> bool:
+    """Store a file for uploads of several files; returns whether it is new.
+
+    Raises:
+        Forbidden: the user was disabled meanwhile.
+        TooLarge: the user would have too many bytes.
+    """
+    _lock_user(session, caller)
+    if files.missing(session, caller.name, [sha256]):
+        _, nbytes = use_by_user(session, caller.name).get(caller.name, (0, 0))
+        _check_nbytes(caller, nbytes, len(content) + files.ROW_BYTES, quota, "body")
+    return files.store(session, caller.name, sha256, content)
+
+
+def _check_nbytes(caller: Caller, stored: int, more: int, quota: Quota, field: str) -> None:
+    if stored + more > quota.nbytes:
         raise TooLarge(
-            f"{caller.name} has {nbytes} bytes of implementations and problems stored, with this "
-            f"source they would be {nbytes + new.nbytes}, at most {quota.nbytes} are allowed by "
-            f"the quota {NBYTES}; delete some",
-            field="source",
+            f"{caller.name} has {stored} bytes of implementations and problems stored, with this "
+            f"{'source' if field == 'source' else 'file'} they would be {stored + more}, at most "
+            f"{quota.nbytes} are allowed by the quota {NBYTES}; delete some",
+            field=field,
         )
 
 
@@ -395,7 +416,7 @@ def _lock_user(session: Session, caller: Caller) -> None:
 
 def use_by_user(session: Session, user: str | None) -> dict[str, tuple[int, int]]:
     """The number and the bytes of what counts against each user's quotas, or only one user's:
-    implementations and problems, deleted ones, too, while jobs need them."""
+    implementations and problems, deleted ones, too, while jobs need them, and files for them."""
     found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for table in TABLES:
         query = sa.select(table.user_name, sa.func.count(), sa.func.sum(table.nbytes))
@@ -404,6 +425,9 @@ def use_by_user(session: Session, user: str | None) -> dict[str, tuple[int, int]
         for name, count, nbytes in session.execute(query.group_by(table.user_name)):
             found[name][0] += count
             found[name][1] += int(nbytes)
+    stored = files.nbytes_by_user(session)
+    for name in stored if user is None else {user} & {*stored}:
+        found[name][1] += stored[name]
     return {name: (versions, nbytes) for name, (versions, nbytes) in found.items()}
 
 

@@ -12,10 +12,12 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_bench.runs.messages import Verified
-from warpcall_bench.uploads import job_uploads
+from warpcall_bench.runs.trees import SourceTree
+from warpcall_bench.uploads import files, job_uploads
 from warpcall_bench.uploads.database import IMPLEMENTATIONS, REFERENCE, check_room
 from warpcall_bench.uploads.models import UploadRequest
 from warpcall_bench.uploads.new_versions import FUNCTION, NewImplementation, Quota, check_name
+from warpcall_bench.uploads.trees import checked_tree
 from warpcall_service.identity import Caller
 
 MAX_LAUNCHES_BYTES = 16 << 10  # of the JSON that declares launches
@@ -30,20 +32,26 @@ class Known:
     Attributes:
         op: the declaration of its op.
         private: whether its op is a private problem.
-        stored: whether the same source is stored under the same name.
+        tree: its files, for the check; None if it is stored.
     """
 
     op: Op
     private: bool
-    stored: bool
+    tree: SourceTree | None
+
+    @property
+    def stored(self) -> bool:
+        """Whether the same source is stored under the same name."""
+        return self.tree is None
 
 
-def named(request: UploadRequest, catalog: Sequence[Op]) -> NewImplementation:
+def named(request: UploadRequest, catalog: Sequence[Op], most_files: int) -> NewImplementation:
     """The upload that a request describes, with its function and its name.
 
     Raises:
         InvalidInput: there is no such op, and it cannot be a problem; or it has no function or no
-            name that it could have by default.
+            name that it could have by default; or as `checked_tree`.
+        TooLarge: as `checked_tree`.
     """
     ops = [op["name"] for op in catalog]
     parts = REFERENCE.fullmatch(request.op)
@@ -68,6 +76,7 @@ def named(request: UploadRequest, catalog: Sequence[Op]) -> NewImplementation:
         source=request.source,
         private=request.private,
         verified=_verified(request),
+        tree=checked_tree(request.entry, request.files, most_files, request.language),
     )
 
 
@@ -103,21 +112,30 @@ def _verified(request: UploadRequest) -> Verified | None:
 
 
 def known(
-    session: Session, caller: Caller, new: NewImplementation, catalog: Sequence[Op], quota: Quota
+    session: Session,
+    caller: Caller,
+    new: NewImplementation,
+    catalog: Sequence[Op],
+    quota: Quota,
+    most_bytes: int,
 ) -> Known:
     """What is known of an upload.
 
+    Args:
+        most_bytes: that its files may have together.
+
     Raises:
         InvalidInput: its op is a problem that does not exist or may not be read, or its name is that
-            of an implementation of another op.
-        TooLarge: it is not stored, and there is no room for it.
+            of an implementation of another op; or one of its files was not sent.
+        TooLarge: it is not stored, and there is no room for it, or its files have too many bytes.
     """
     if "/" in new.op:
         problem = job_uploads.resolve_problem(session, caller, new.op)
         op, private = json.loads(problem.declaration), problem.private
     else:
         op, private = next(op for op in catalog if op["name"] == new.op), False
-    stored = IMPLEMENTATIONS.find_stored(session, caller, new) is not None
-    if not stored:
-        check_room(session, caller, new, quota)
-    return Known(op, private, stored)
+    if IMPLEMENTATIONS.find_stored(session, caller, new) is not None:
+        return Known(op, private, None)
+    tree = files.read(session, caller.name, new.source, new.tree, most_bytes)
+    check_room(session, caller, new, quota)
+    return Known(op, private, tree)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, undefer
 from warpcall.errors import InvalidInput
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.messages import ProblemSource, Upload, Verified
+from warpcall_bench.uploads import files
 from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS
 from warpcall_bench.uploads.tables import JobUpload, StoredProblem, UploadedVersion
 from warpcall_service.identity import Caller
@@ -30,6 +31,7 @@ def resolve(
 
     Raises:
         InvalidInput: one of them does not exist, may not be read, or is of another op.
+        TooLarge: their files have too many bytes together.
     """
     found = {}
     for name in names:
@@ -48,6 +50,7 @@ def resolve(
                 field="implementations",
             )
         found[name] = row
+    files.check_job(session, found.values())
     return found
 
 
@@ -82,20 +85,24 @@ def keep_for_job(session: Session, job_number: int, found: Mapping[str, Uploaded
     )
 
 
-def of_job(session: Session, job_number: int) -> list[Upload]:
-    """The uploads that an unfinished job times."""
+def of_job(session: Session, job_number: int) -> tuple[list[Upload], Mapping[str, bytes]]:
+    """The uploads that an unfinished job times, and the content of their files by its SHA-256."""
     found = session.execute(
         sa.select(JobUpload.implementation, UploadedVersion)
         .join(UploadedVersion, UploadedVersion.number == JobUpload.upload_number)
         .options(undefer(UploadedVersion.source))
         .where(JobUpload.job_number == job_number)
         .order_by(JobUpload.implementation)
-    )
-    return [_upload(name, row) for name, row in found]
+    ).all()
+    numbers = [row.number for _, row in found if row.entry]
+    trees, contents = files.of_versions(session, numbers) if numbers else ({}, {})
+    return [_upload(name, row, trees) for name, row in found], contents
 
 
-def _upload(name: str, row: UploadedVersion) -> Upload:
+def _upload(name: str, row: UploadedVersion, trees: Mapping[int, dict[str, str]]) -> Upload:
     upload: Upload = {"name": name, "op": row.op, "function": row.function, "source": row.source}
+    if row.entry:
+        upload["entry"], upload["files"] = row.entry, trees[row.number]
     if (verified := verified_of(row)) is not None:
         upload["verified"] = True
         upload["language"], upload["launches"] = verified["language"], verified["launches"]

@@ -6,10 +6,11 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_bench.runs.messages import Verified, problem_version, version_of
+from warpcall_bench.uploads.trees import Tree
 from warpcall_service.quotas import Quotas
 
 FUNCTION = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -61,15 +62,22 @@ class NewImplementation(NewVersion):
     op: str
     function: str
     verified: Verified | None = None
+    tree: Tree = field(default_factory=Tree)
 
     @property
     def sha256(self) -> str:
-        return version_of(self.op, self.function, self.source, self.verified)
+        tree = self.tree
+        return version_of(
+            *(self.op, self.function, self.source, self.verified),
+            entry=tree.entry,
+            files=tree.files,
+        )
 
     @property
     def identity(self) -> Mapping[str, str | None]:
         verified = None if self.verified is None else json.dumps(self.verified)
-        return {"op": self.op, "function": self.function, "verified": verified}
+        entry = self.tree.entry or None
+        return {"op": self.op, "function": self.function, "verified": verified, "entry": entry}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from warpcall.errors import (
@@ -21,6 +21,7 @@ from warpcall.implementations import (
     Environment,
     ImplementationDetails,
     ImplementationList,
+    MissingFiles,
     UploadedImplementation,
 )
 from warpcall.problems import ProblemDetails, ProblemList, UploadedProblem
@@ -31,24 +32,32 @@ from warpcall_bench.uploads.implementations import MAX_LAUNCHES_BYTES
 from warpcall_bench.uploads.models import (
     Cursor,
     ListedName,
+    MissingFilesRequest,
     ProblemUpload,
     UploadRequest,
     Version,
 )
 from warpcall_bench.uploads.service import IMPLEMENTATION, PROBLEM, UploadService
+from warpcall_bench.uploads.tables import PATH_LENGTH
+from warpcall_bench.uploads.trees import SHA256
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.route_io import body_of
 
 # Of a body beside the source. JSON writes a line end, a quote or a backslash as two characters.
 FURTHER_BYTES = (4 << 10) + 2 * MAX_LAUNCHES_BYTES
+FILE_BYTES = 320  # of a file in the list of files: its path and its SHA-256
 ESCAPED = 2
 
 OneVersion = Annotated[
     Version | None,
     Query(description="The first digits of a version, at least 8; by default the latest version"),
 ]
+FilePath = Annotated[str, Path(max_length=PATH_LENGTH)]
+Sha256 = Annotated[str, Path(pattern=f"^{SHA256}$", description="Of the content, in hex")]
+BYTES = "application/octet-stream"
 Before = Annotated[Cursor | None, Query(description="`next` of the page before this one")]
 UploadLimit = Annotated[int, Query(ge=1, le=500, description="On the number of uploaded ones")]
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -132,6 +141,25 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
         found = await service.find(IMPLEMENTATION, caller, user, name, version)
         return answered(found)
 
+    @router.get(
+        f"{ONE}/files/{{path:path}}",
+        response_class=Response,
+        responses={
+            200: {"content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}},
+            **problem_responses([NotFound, InvalidInput, Unavailable]),
+        },
+    )
+    async def read_file(
+        user: str, name: str, path: FilePath, caller: CurrentCaller, version: OneVersion = None
+    ) -> Response:
+        """A file of an uploaded implementation, as it was sent."""
+        found = await service.read_files(caller, user, name, version, path)
+        headers = {
+            "content-disposition": f'attachment; filename="{path.rpartition("/")[2]}"',
+            "x-content-type-options": "nosniff",
+        }
+        return Response(found[path], media_type=BYTES, headers=headers)
+
     @router.delete(ONE, **DELETING)
     async def delete_implementation(
         user: str, name: str, caller: CurrentCaller, version: OneVersion = None
@@ -142,6 +170,62 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
         measured is kept.
         """
         await service.delete(IMPLEMENTATION, caller, user, name, version)
+        return Response(status_code=204)
+
+    return router
+
+
+def files(settings: BenchSettings, service: UploadService) -> APIRouter:
+    """The routes to send the files of uploads of several files."""
+    router = APIRouter(prefix="/v1/files", tags=["implementations"])
+    needed = needs("upload")
+    problems = (InvalidInput, TooLarge, TimedOut, Forbidden, Unavailable)
+    most_bytes = int(settings.upload_max_tree_bytes)
+
+    @router.post(
+        "/missing",
+        response_model=MissingFiles,
+        responses=problem_responses((*problems, UnsupportedMedia)),
+        dependencies=needed["dependencies"],
+        openapi_extra={
+            **needed["openapi_extra"],
+            "requestBody": {
+                "required": True,
+                "content": {JSON: {"schema": ref(MissingFilesRequest)}},
+            },
+        },
+    )
+    async def find_missing_files(request: Request, caller: CurrentCaller) -> Response:
+        """Which files of an upload of several files the caller has not sent yet.
+
+        Files of other users make no difference. The others are kept for an hour, and while a version
+        of the caller needs them.
+        """
+        most = FURTHER_BYTES + FILE_BYTES * settings.upload_max_files
+        what = "the JSON of a list of files"
+        wanted = await read_model(request, MissingFilesRequest, most, what, check_structure)
+        return answered(await service.missing_files(caller, wanted.sha256))
+
+    @router.put(
+        "/{sha256}",
+        status_code=204,
+        responses=problem_responses(problems),
+        dependencies=needed["dependencies"],
+        openapi_extra={
+            **needed["openapi_extra"],
+            "requestBody": {
+                "required": True,
+                "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}},
+            },
+        },
+    )
+    async def send_file(request: Request, caller: CurrentCaller, sha256: Sha256) -> Response:
+        """Send a file for uploads of several files; the body is its content as it is.
+
+        Only the caller's own uploads can have it. It is deleted when none has needed it for an hour.
+        """
+        content = await body_of(request, most_bytes, "a file")
+        await service.add_file(caller, sha256, content)
         return Response(status_code=204)
 
     return router
@@ -201,7 +285,8 @@ def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
 
 def most_bytes(settings: BenchSettings) -> int:
     """The most bytes that the body of an upload may have."""
-    return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES
+    listed = FILE_BYTES * settings.upload_max_files
+    return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES + listed
 
 
 def _stored(found: UploadedImplementation | UploadedProblem) -> Response:

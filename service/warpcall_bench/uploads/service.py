@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,7 @@ from warpcall.implementations import (
     Environment,
     Implementation,
     ImplementationList,
+    MissingFiles,
     ModuleError,
     UploadedImplementation,
 )
@@ -22,12 +24,20 @@ from warpcall_bench.runs.operator_modules import KERNELS, OperatorModule, Operat
 from warpcall_bench.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_bench.runs.sources import SourceUnknown, module_file
 from warpcall_bench.settings import BenchSettings
-from warpcall_bench.uploads import implementations, problems, views
+from warpcall_bench.uploads import files, implementations, problems, views
 from warpcall_bench.uploads.checks import Checks
-from warpcall_bench.uploads.database import IMPLEMENTATIONS, PROBLEMS, Row, UploadFilter, Versions
+from warpcall_bench.uploads.database import (
+    IMPLEMENTATIONS,
+    PROBLEMS,
+    Row,
+    UploadFilter,
+    Versions,
+    store_file,
+)
 from warpcall_bench.uploads.models import ProblemUpload, UploadRequest
 from warpcall_bench.uploads.new_versions import NewImplementation, Quota, check_source
 from warpcall_bench.uploads.tables import UploadedVersion
+from warpcall_bench.uploads.trees import SUFFIXES
 from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
@@ -53,7 +63,7 @@ class Kind(Generic[Row, Details]):
     """
 
     versions: Versions[Row]
-    details: Callable[[Row, Sequence[Row]], Details]
+    details: Callable[[Session, Row, Sequence[Row]], Details]
 
 
 IMPLEMENTATION = Kind(IMPLEMENTATIONS, views.details)
@@ -138,7 +148,7 @@ class UploadService:
                 name.
             TooLarge: the source is too large.
         """
-        new = implementations.named(request, self._engine.catalog)
+        new = implementations.named(request, self._engine.catalog, self._settings.upload_max_files)
         check_source(new.source, int(self._settings.upload_max_bytes))
         return new
 
@@ -151,14 +161,14 @@ class UploadService:
         """
         self._sandbox.require()
         quota = Quota.of(self._quotas, caller.name)
-        catalog = self._engine.catalog
+        catalog, most_bytes = self._engine.catalog, int(self._settings.upload_max_tree_bytes)
         known = await self._threads.read(
-            lambda session: implementations.known(session, caller, new, catalog, quota)
+            lambda session: implementations.known(session, caller, new, catalog, quota, most_bytes)
         )
         columns: dict[str, str] | None = None
-        if not known.stored:
+        if known.tree is not None:
             gpu = await self._gpu()
-            doc = await self._checks.implementation(caller.name, known.op, new, gpu)
+            doc = await self._checks.implementation(caller.name, known.op, new, known.tree, gpu)
             columns = {"doc": doc}
         return CheckedImplementation(caller, new, columns, quota, known.private)
 
@@ -166,16 +176,20 @@ class UploadService:
         self, caller: Caller, news: Sequence[NewImplementation]
     ) -> list[CheckedImplementation | InvalidInput]:
         """Check several sources for one op together. Those that are stored are not checked again.
+        Uploads of several files are checked one by one, because each may be large.
 
         Returns:
             Each in order, or why it is refused. It raises as `check_implementation` otherwise.
         """
+        if any(new.tree.entry for new in news):
+            return [await self._checked_or_refused(caller, new) for new in news]
         self._sandbox.require()
         quota = Quota.of(self._quotas, caller.name)
-        catalog = self._engine.catalog
+        catalog, most_bytes = self._engine.catalog, int(self._settings.upload_max_tree_bytes)
         known = await self._threads.read(
             lambda session: [
-                implementations.known(session, caller, new, catalog, quota) for new in news
+                implementations.known(session, caller, new, catalog, quota, most_bytes)
+                for new in news
             ]
         )
         unknown = [new for new, one in zip(news, known, strict=True) if not one.stored]
@@ -197,6 +211,73 @@ class UploadService:
                 columns = {"doc": answer.doc or ""}
             found.append(CheckedImplementation(caller, new, columns, quota, one.private))
         return found
+
+    async def _checked_or_refused(
+        self, caller: Caller, new: NewImplementation
+    ) -> CheckedImplementation | InvalidInput:
+        try:
+            return await self.check_implementation(caller, new)
+        except InvalidInput as error:
+            return error
+
+    async def missing_files(self, caller: Caller, hashes: Sequence[str]) -> MissingFiles:
+        """Which files the caller has not sent yet. What others have sent makes no difference.
+
+        Raises:
+            Forbidden: this server takes no uploads.
+        """
+        self._sandbox.require()
+        found = await self._threads.write(
+            lambda session: files.missing(session, caller.name, hashes)
+        )
+        return MissingFiles(missing=found)
+
+    async def add_file(self, caller: Caller, sha256: str, content: bytes) -> bool:
+        """Store a file for uploads of several files; returns whether it is new.
+
+        Raises:
+            InvalidInput: it is another file than the hash says.
+            Forbidden: this server takes no uploads, or the user is disabled.
+            TooLarge: the user would have too many bytes.
+        """
+        self._sandbox.require()
+        found = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
+        if found != sha256:
+            raise InvalidInput(
+                f"body must have the SHA-256 {sha256}, which is in the path, got {len(content)} bytes "
+                f"with {found}",
+                field="body",
+            )
+        quota = Quota.of(self._quotas, caller.name)
+        return await self._threads.write(
+            lambda session: store_file(session, caller, sha256, content, quota)
+        )
+
+    async def read_files(
+        self, caller: Caller, user: str, name: str, version: str | None, path: str | None = None
+    ) -> dict[str, bytes]:
+        """The content of each file of a version, or of one file, by its path.
+
+        Raises:
+            NotFound: there is no such version, or it is private to another user; or it has no such file.
+        """
+
+        def read(session: Session) -> dict[str, bytes]:
+            row = IMPLEMENTATIONS.find(session, caller, user, name, version)
+            source = row.entry or f"{row.name}{SUFFIXES[views.language_of(row)]}"
+            if path is None or path != source:
+                found = files.contents(session, row.number, None if path is None else [path])
+            else:
+                found = {}
+            if path is None or path == source:
+                found[source] = row.source.encode()
+            if path is not None and not found:
+                raise NotFound(
+                    f"{row.user_name}/{row.name} has no file {brief(path)}", field="path"
+                )
+            return found
+
+        return await self._threads.read(read)
 
     async def add_problem(self, caller: Caller, request: ProblemUpload) -> UploadedProblem:
         """Check a source and store it. The same source again is found, and not checked again.
@@ -232,7 +313,7 @@ class UploadService:
 
         def read(session: Session) -> Details:
             row = kind.versions.find(session, caller, user, name, version)
-            return kind.details(row, kind.versions.all(session, caller, user, name))
+            return kind.details(session, row, kind.versions.all(session, caller, user, name))
 
         return await self._threads.read(read)
 
@@ -325,6 +406,8 @@ class UploadService:
         facts = installed["environment"]
         limits = {
             "source_bytes": int(settings.upload_max_bytes),
+            "files": settings.upload_max_files,
+            "tree_bytes": int(settings.upload_max_tree_bytes),
             "check_s": settings.upload_check_s,
             "tmp_bytes": int(settings.sandbox_tmp_bytes),
             "processes": settings.sandbox_processes,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
+
+PATH_LENGTH = 200  # of a file of an upload
 
 
 class Uploaded(Base):
@@ -45,10 +47,13 @@ class Uploaded(Base):
 class UploadedVersion(Uploaded):
     """One version of an implementation that a user uploaded.
 
-    Its `sha256` is `runs.messages.version_of` of op, function, source and what is in `verified`.
+    Its `sha256` is `runs.messages.version_of` of op, function, source, what is in `verified`, and the
+    paths and hashes of its other files.
 
     Attributes:
         op: name of an op of the library, or of a problem without its version.
+        entry: path of the source among the files of the upload; null if it is a single file.
+        files_nbytes: bytes of its other files.
         verified: JSON of `runs.messages.Verified`; null unless it is a verified one.
         odd_cases: what checks in the op's odd cases found, by kind of device ("gpu", "cpu"), as JSON
             of `runs.results.OddCasesModel`; null before the first one, and in old rows.
@@ -61,8 +66,45 @@ class UploadedVersion(Uploaded):
     )
 
     op: Mapped[str] = mapped_column(String(CODE_LENGTH))
+    entry: Mapped[str | None] = mapped_column(String(PATH_LENGTH))
+    files_nbytes: Mapped[int] = mapped_column(server_default="0")
     verified: Mapped[str | None] = mapped_column(Text)
     odd_cases: Mapped[str | None] = mapped_column(Text)
+
+
+class StoredFile(Base):
+    """A file that a user sent for uploads of several files, without a name.
+
+    Users have rows of their own for equal files, so that nobody can find out or use what others have.
+    A row is deleted some time after no version of its user needs it.
+
+    Attributes:
+        used_ms: when the user sent it, or asked whether it is there, for the last time.
+    """
+
+    __tablename__ = "upload_files"
+    __table_args__ = (Index("ix_upload_files_sha256", "user_name", "sha256", unique=True),)
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    user_name: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    sha256: Mapped[str] = mapped_column(String(64))
+    nbytes: Mapped[int]
+    used_ms: Mapped[int] = mapped_column(BigInteger, index=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
+
+
+class TreeFile(Base):
+    """A file of a version of several files, besides its source."""
+
+    __tablename__ = "implementation_files"
+
+    upload_number: Mapped[int] = mapped_column(
+        ForeignKey(UploadedVersion.number, ondelete="CASCADE"), primary_key=True
+    )
+    path: Mapped[str] = mapped_column(String(PATH_LENGTH), primary_key=True)
+    file_number: Mapped[int] = mapped_column(ForeignKey(StoredFile.number), index=True)
 
 
 class StoredProblem(Uploaded):

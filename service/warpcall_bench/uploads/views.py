@@ -6,15 +6,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from warpcall.implementations import (
     Implementation,
     ImplementationDetails,
     ImplementationVersion,
+    UploadedFile,
     UploadedImplementation,
 )
 from warpcall.problems import ProblemDetails, ProblemInfo, ProblemVersion, UploadedProblem
+from warpcall_bench.runs.messages import Language
 from warpcall_bench.runs.operator_modules import OperatorModule
-from warpcall_bench.uploads import odd_cases
+from warpcall_bench.uploads import files, odd_cases
 from warpcall_bench.uploads.database import SHOWN_DIGITS
 from warpcall_bench.uploads.job_uploads import verified_of
 from warpcall_bench.uploads.tables import StoredProblem, Uploaded, UploadedVersion
@@ -37,13 +41,20 @@ def uploaded(row: UploadedVersion, created: bool) -> UploadedImplementation:
     return checked(UploadedImplementation, {**_fields(row), "created": created})
 
 
-def details(row: UploadedVersion, versions: Sequence[UploadedVersion]) -> ImplementationDetails:
-    """A version with its source, and all versions of its name."""
+def details(
+    session: Session, row: UploadedVersion, versions: Sequence[UploadedVersion]
+) -> ImplementationDetails:
+    """A version with its source, the list of its other files, and all versions of its name."""
     return checked(
         ImplementationDetails,
         {
             **_fields(row),
             "source": row.source,
+            "entry": row.entry,
+            "files": [
+                UploadedFile(path=one.path, sha256=one.sha256, nbytes=one.nbytes)
+                for one in (files.listed(session, row.number) if row.entry else ())
+            ],
             "launches": None if (own := verified_of(row)) is None else own["launches"],
             "versions": [checked(ImplementationVersion, _version(one)) for one in versions],
             "odd_cases": odd_cases.of_version(row),
@@ -61,7 +72,9 @@ def uploaded_problem(row: StoredProblem, created: bool) -> UploadedProblem:
     return checked(UploadedProblem, {**_problem_fields(row), "created": created})
 
 
-def problem_details(row: StoredProblem, versions: Sequence[StoredProblem]) -> ProblemDetails:
+def problem_details(
+    session: Session, row: StoredProblem, versions: Sequence[StoredProblem]
+) -> ProblemDetails:
     """A version of a problem with its source and declaration, and all versions of its name."""
     return checked(
         ProblemDetails,
@@ -100,8 +113,14 @@ def _fields(row: UploadedVersion) -> dict[str, Any]:
         "op": row.op,
         "function": row.function,
         "verified": verified is not None,
-        "language": "python" if verified is None else verified["language"],
+        "language": language_of(row),
     }
+
+
+def language_of(row: UploadedVersion) -> Language:
+    """The language of a version's source."""
+    verified = verified_of(row)
+    return "python" if verified is None else verified["language"]
 
 
 def _problem_fields(row: StoredProblem) -> dict[str, Any]:
@@ -123,5 +142,5 @@ def _version(row: Uploaded) -> dict[str, Any]:
         "version": row.sha256[:SHOWN_DIGITS],
         "sha256": row.sha256,
         "created_at": moment(row.created_ms),
-        "nbytes": row.nbytes,
+        "nbytes": row.nbytes + (row.files_nbytes if isinstance(row, UploadedVersion) else 0),
     }

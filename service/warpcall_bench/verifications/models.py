@@ -10,17 +10,18 @@ from warpcall.compile_reports import GPU
 from warpcall.implementations import Language
 from warpcall_bench.jobs.models import CaseSpec, Name, OpName
 from warpcall_bench.uploads.answers import MAX_CASES
-from warpcall_bench.uploads.models import Function
-from warpcall_service.http.openapi_parts import Model, Text
+from warpcall_bench.uploads.models import Function, SourceFiles
+from warpcall_service.http.openapi_parts import Text
 
 
-class VerificationRequest(Model):
+class VerificationRequest(SourceFiles):
     """Source with kernels, some cases, and the architecture to compile for. Nothing is stored.
 
     `op` is one of the library's, or a problem such as "ann/row-norm". `cases` are written as in a job.
     `source` is a whole file in the `language`. `function` is that of a source in Python, by default the
     op's name with `_` for `-`. `launches` declares what a call launches, which a source in CUDA C++ must
-    have; without it, what the source declares or what a call of the function launches is taken.
+    have; without it, what the source declares or what a call of the function launches is taken. `entry`
+    and `files` are as of an upload of several files.
     """
 
     model_config = ConfigDict(extra="forbid")

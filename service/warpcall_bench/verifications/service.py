@@ -6,6 +6,8 @@ import hashlib
 import json
 from collections.abc import Callable
 
+from sqlalchemy.orm import Session
+
 from warpcall.errors import InvalidInput
 from warpcall.verifications import Verification
 from warpcall_bench.compile_reports.cache import AnswerCache
@@ -13,11 +15,14 @@ from warpcall_bench.compile_reports.service import check_architecture, check_op
 from warpcall_bench.jobs.models import is_problem, without_version
 from warpcall_bench.runs.messages import ProblemSource, VerifyRequest
 from warpcall_bench.runs.sandbox import Sandbox
+from warpcall_bench.runs.trees import SourceTree
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads
 from warpcall_bench.uploads.answers import VerifyAnswer
 from warpcall_bench.uploads.checks import Checks
+from warpcall_bench.uploads.files import read as read_files
 from warpcall_bench.uploads.new_versions import check_source
+from warpcall_bench.uploads.trees import checked_tree
 from warpcall_bench.verifications.models import VerificationRequest
 from warpcall_service.extension import Engine
 from warpcall_service.formats.payloads import checked
@@ -74,7 +79,8 @@ class Verifications:
             Unavailable: the database cannot be used, or no process can be started.
         """
         wanted = await self._wanted(caller, request)
-        key = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+        asked = {name: value for name, value in wanted.items() if name != "contents"}
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         answer = self._cache.find(key)
         if answer is None:
             answer = await self._checks.verify(caller.name, wanted)
@@ -92,17 +98,27 @@ class Verifications:
         op = without_version(request.op)
         check_op(self._engine, op)
         self._sandbox.require()
+        files = checked_tree(
+            *(request.entry, request.files, self._settings.upload_max_files), request.language
+        )
+        most_bytes = int(self._settings.upload_max_tree_bytes)
+
+        def read(session: Session) -> tuple[ProblemSource | None, SourceTree]:
+            tree = read_files(session, caller.name, request.source, files, most_bytes)
+            if not is_problem(op):
+                return None, tree
+            source = job_uploads.resolve_problem(session, caller, request.op).source
+            return {"name": op, "source": source}, tree
+
+        tree: SourceTree = {"source": request.source}
         problem: ProblemSource | None = None
-        if is_problem(op):
-            source = await self._threads.read(
-                lambda session: job_uploads.resolve_problem(session, caller, request.op).source
-            )
-            problem = {"name": op, "source": source}
+        if is_problem(op) or files.entry:
+            problem, tree = await self._threads.read(read)
         return {
+            **tree,
             "op": op,
             "problem": problem,
             "function": request.function or op.rpartition("/")[2].replace("-", "_"),
-            "source": request.source,
             "language": request.language,
             "launches": request.launches,
             "cases": [

@@ -214,8 +214,9 @@ def test_source_has_a_largest_size(tmp_path: Path) -> None:
 def test_what_is_no_file_of_source_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(InvalidInput, match=f"{path} must be a file of source"):
-            source_of(path)
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/pipe must be a file of source"):
+        source_of(tmp_path / "pipe")
+    with pytest.raises(InvalidInput, match=f"{tmp_path}: pipe is no regular file"):
+        source_of(tmp_path)
     with pytest.raises(FileNotFoundError):
         source_of(tmp_path / "absent.py")

@@ -7,6 +7,7 @@ import json
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -387,3 +388,22 @@ def test_parameters_are_read_as_the_compiler_lays_them_out() -> None:
     expected = [0, 2, 4, 8, 16, 24, 32]
     assert [one.offset for one in found] == expected
     assert struct.calcsize("bhbdPiq") == 40
+
+
+def test_a_source_includes_files_of_its_folders_and_errors_name_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    header = tmp_path / "parts" / "scale.cuh"
+    header.write_text("__device__ float scaled(float x) { return 2.0f * x; }\n")
+    source = '#include "parts/scale.cuh"\n' + (
+        'extern "C" __global__ void k(float* x) { x[0] = scaled(x[0]); }\n'
+    )
+
+    cubin = compile_source(source, {}, H200, (str(tmp_path),))
+    header.write_text("__device__ float scaled(float x) { return y; }\n")
+    with pytest.raises(CudaCompileError, match=r"(?m)^parts/scale\.cuh\(1\): error") as error:
+        compile_source(source + "\n", {}, H200, (str(tmp_path),))
+    with pytest.raises(CudaCompileError, match="cannot open source file"):
+        compile_source(source, {}, H200)
+
+    assert cubin.startswith(b"\x7fELF")
+    assert str(tmp_path) not in str(error.value)

@@ -52,6 +52,7 @@ NEEDS: dict[str, Role] = {
     **dict.fromkeys(("DELETE /v1/jobs/{id}/artefacts/{name}", "POST /v1/monitors"), "bench"),
     **dict.fromkeys(("PATCH /v1/monitors/{id}", "DELETE /v1/monitors/{id}"), "bench"),
     **dict.fromkeys(("POST /v1/implementations", "POST /v1/verifications"), "upload"),
+    **dict.fromkeys(("POST /v1/files/missing", "PUT /v1/files/{sha256}"), "upload"),
     "DELETE /v1/implementations/{user}/{name}": "upload",
     "POST /v1/problems": "upload",
     "DELETE /v1/problems/{user}/{name}": "upload",
@@ -71,6 +72,7 @@ CALL = {
     *("GET /v1/jobs/{id}/shares", "GET /v1/shares", "GET /v1/board", "GET /v1/devices"),
     *("GET /v1/implementations", "GET /v1/implementations/environment"),
     *("GET /v1/implementations/{user}/{name}", "POST /logout-everywhere"),
+    "GET /v1/implementations/{user}/{name}/files/{path}",
     *("GET /v1/problems", "GET /v1/problems/{user}/{name}"),
     *("GET /v2", "GET /v2/models/stats", "POST /v2/repository/index"),
     *(

@@ -20,7 +20,7 @@ REQUEST: dict[str, Any] = {
     "op": "permute",
     "problem": None,
     "function": "",
-    "source": None,
+    "tree": None,
     "case": {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}},
     "gpu": "sm_90",
     "limit_s": 100.0,

@@ -127,7 +127,7 @@ def test_what_jobs_need_outlives_its_deletion_until_they_end(store: Store) -> No
     both = job_rows.claim(store)
     assert both is not None
     with store.read() as session:
-        uploads = job_uploads.of_job(session, both.number)
+        uploads, _ = job_uploads.of_job(session, both.number)
     job_rows.finish(store, both.number, 1)
     after_one = stored(store)
     one = job_rows.claim(store)

@@ -71,6 +71,7 @@ def test_an_implementation_is_described_and_can_be_read(lab: Lab) -> None:
     assert found == {**known, "created": True}
     version = {name: known[name] for name in ("version", "sha256", "created_at", "nbytes")}
     own = {"source": PLAIN, "versions": [version], "odd_cases": [], "launches": None}
+    own |= {"entry": None, "files": []}
     assert details == {**known, **own}
     assert listed == {"implementations": [known], "errors": [], "next": None}
 

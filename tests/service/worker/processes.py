@@ -49,7 +49,7 @@ def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
         "threads": task["threads"],
         "memory_bytes": task["memory_bytes"],
     }
-    of_job: JobTask = {**task, "call_s": 10.0, "compile_s": 60.0}
+    of_job: JobTask = {**task, "call_s": 10.0, "compile_s": 60.0, "behind": []}
     control, theirs = socket.socketpair()
     found: list[tuple[str, Any]] = []
     with control, theirs:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, with_reference
 from warpcall_bench.programs import problem_source, source_check
+from warpcall_bench.runs.trees import Written
 from warpcall_kernels import InvalidInput, Op, measuring
 
 ON_META = problem_source.WITHOUT_MEMORY
@@ -25,7 +26,7 @@ def no_module_stays() -> Iterator[None]:
 def op(source: str, folder: Path) -> Op:
     file = folder / problem_source.file_name(NAME)
     file.write_text(source)
-    return problem_source.op_of(source_check.import_source(file), NAME, file)
+    return problem_source.op_of(source_check.import_source(Written(file)), NAME, file)
 
 
 @pytest.mark.parametrize(
