@@ -12,10 +12,16 @@ from forge import forge
 from honest import run
 
 
+def zeros(count, mebibytes=16):
+    """So many times as many zeros, of which a part is packed once."""
+    packer = zlib.compressobj(9, wbits=-15)
+    part = packer.compress(bytes(mebibytes << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    checksum = ((count * mebibytes << 20) % 65521 << 16) + 1
+    return b"\x78\xda" + count * part + b"\x03\x00" + checksum.to_bytes(4, "big")
+
+
 def change(plan):
-    packer = zlib.compressobj(9)
-    parts = [packer.compress(bytes(1 << 20)) for _ in range(1024)]
-    bomb = b"".join((*parts, packer.flush()))
+    bomb = zeros(64)  # a gibibyte
     plan["kernels"][0]["cubin"] = base64.b64encode(bomb).decode()
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from tests.service.cheats.verified.sources import HONEST, Cheat
 
 ROOT = str(Path(__file__).parents[4])
-ANSWER_S = 120.0
+ANSWER_S = 280.0  # the first answer also waits for the imports of the template
 REQUEST_BYTES = 1 << 18
 DIMS = (1, 0)
 CHECKS = 2
@@ -207,3 +207,4 @@ def _report(request: Mapping[str, Any], device: str) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
+    os._exit(0)  # Python's own exit takes seconds
