@@ -128,7 +128,7 @@ def test_what_processes_print_is_in_the_log_as_json(sqlite: Database, tmp_path: 
         others = [line for line in log_of(server).splitlines() if not line.startswith("{")]
 
     messages = [line["message"] for line in lines if line.get("logger") == "warpcall.child"]
-    for name in ("auto", "a job of permute"):
+    for name in ("auto", "a job on cpu"):
         assert sum(text.startswith(f"{name} wrote: this is no JSON") for text in messages) > 0
     assert [line.partition(" ")[0] for line in others] == ["Warpcall"]
 

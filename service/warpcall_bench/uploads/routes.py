@@ -234,7 +234,7 @@ def files(settings: BenchSettings, service: UploadService) -> APIRouter:
 def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
     """The routes to upload problems, and to list, read and delete them."""
     router = APIRouter(prefix="/v1/problems", tags=["problems"])
-    most, what = most_bytes(settings), "the JSON of an upload"
+    most, what = most_bytes(settings, files=0), "the JSON of an upload"
 
     @router.post("", **uploading(ProblemUpload, UploadedProblem))
     async def upload_problem(request: Request, caller: CurrentCaller) -> Response:
@@ -283,9 +283,9 @@ def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
     return router
 
 
-def most_bytes(settings: BenchSettings) -> int:
-    """The most bytes that the body of an upload may have."""
-    listed = FILE_BYTES * settings.upload_max_files
+def most_bytes(settings: BenchSettings, files: int | None = None) -> int:
+    """The most bytes that the body of an upload may have; without `files`, as many as allowed."""
+    listed = FILE_BYTES * (settings.upload_max_files if files is None else files)
     return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES + listed
 
 

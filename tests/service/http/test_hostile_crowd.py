@@ -11,7 +11,7 @@ from bench.attacks.attackers import ATTACKS
 from bench.attacks.hostile import Result, measure, unreleased
 from bench.descriptors import held
 from bench.fairness import new_keys
-from tests.servers import running_server
+from demo.server import running_server
 from tests.service.requests import log_of
 
 pytestmark = pytest.mark.slow
