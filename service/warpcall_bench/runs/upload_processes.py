@@ -166,11 +166,14 @@ class UploadProcesses:
     def end_largest(self, nbytes: int) -> bool:
         """Kill those that use more memory than `nbytes`, and return whether there are some.
 
-        Those that wait are ended first, whatever they use.
+        Those that wait are ended first, whatever they use. What they held may be enough, so the others
+        are left until the memory has been read again.
         """
-        found = bool(self._waiting)
-        while self._waiting:
-            self._drop(self._waiting.pop())
+        if self._waiting:
+            while self._waiting:
+                self._drop(self._waiting.pop())
+            return True
+        found = False
         for process in self._processes.values():
             if process.killed:
                 continue
