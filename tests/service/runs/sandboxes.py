@@ -23,6 +23,7 @@ LIMIT_S = 60.0
 MAX_ANSWER_BYTES = 1 << 20
 
 # A developer may lack bubblewrap. Where REQUIRE_BUBBLEWRAP is set, its absence is a failure.
+Uploads = Literal["sandboxed", "trusted"]  # how upload processes run
 needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("REQUIRE_BUBBLEWRAP"),
     reason="bubblewrap is not installed, so the sandbox is not tested: apt install bubblewrap",
@@ -32,9 +33,7 @@ Outcomes = dict[str, list[Any]]
 """By name of the code: "done" and what it returned, or "refused" and the error."""
 
 
-def settings(
-    data_dir: Path, uploads: Literal["sandboxed", "trusted"] = "sandboxed", **changes: Any
-) -> BenchSettings:
+def settings(data_dir: Path, uploads: Uploads = "sandboxed", **changes: Any) -> BenchSettings:
     """Settings of a server that has a secret in its data folder."""
     data_dir.mkdir(exist_ok=True)
     (data_dir / "secret").write_text("a key")

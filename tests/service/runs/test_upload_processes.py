@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import psutil
 import pytest
 
-from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
+from tests.service.runs.sandboxes import Uploads, bubblewraps, needs_bubblewrap, settings
 from tests.service.runs.upload_parts import UPLOAD, Job, running_job
 from tests.waiting import lives, until
 from warpcall_service.lanes.messages import frame
@@ -100,14 +99,6 @@ for _ in range(12):
     pids.append(pid)
 time.sleep(600)
 """
-
-Uploads = Literal["sandboxed", "trusted"]
-
-
-@pytest.fixture(params=[pytest.param("sandboxed", marks=needs_bubblewrap), "trusted"])
-def uploads(request: pytest.FixtureRequest) -> Uploads:
-    found: Uploads = request.param
-    return found
 
 
 @pytest.fixture

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import pytest
 
-from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
+from tests.service.runs.sandboxes import Uploads, bubblewraps, settings
 from tests.service.runs.upload_parts import UPLOAD, Job, running_job
 from tests.waiting import lives, until
 
 pytestmark = pytest.mark.slow
-Uploads = Literal["sandboxed", "trusted"]
 
 START = """
 peers[name] = start()
@@ -41,12 +40,6 @@ return {
 }
 """
 ASK = "return asks(peers[name], code)"
-
-
-@pytest.fixture(params=[pytest.param("sandboxed", marks=needs_bubblewrap), "trusted"])
-def uploads(request: pytest.FixtureRequest) -> Uploads:
-    found: Uploads = request.param
-    return found
 
 
 @pytest.fixture
@@ -162,7 +155,7 @@ def test_those_that_wait_make_room_for_an_upload_that_needs_the_memory_of_the_jo
         pid = job.does(START, name="a")
         (other,) = [one for one in waiting(job) if one.pid != pid]
 
-        job.does(ASK, name="a", code="global more\nmore = b'x' * (150 << 20)\nreturn 1")
+        job.does(ASK, name="a", code="global more\nmore = b'x' * (200 << 20)\nreturn 1")
 
         until(lambda: not lives(other), "it still waits")
         assert job.does(ASK, name="a", code="return 7") == 7
