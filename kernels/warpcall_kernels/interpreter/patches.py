@@ -19,6 +19,7 @@ does, and lets a kernel read and write wherever it likes. Here:
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
@@ -193,7 +194,15 @@ def _rewrite(self: Any) -> Any:
             scope[name] = _late(_REPLACED[value])
         elif tl.core.is_builtin(value) and getattr(value, "__module__", "").startswith("triton."):
             scope[name] = replay.replayed(value)
-    return _stock_rewrite(self)
+    # Up to Python 3.12, `ast.parse` raises SystemError if it is called again by what the garbage
+    # collector runs meanwhile. A finalizer that reports an exception does: tracebacks are parsed.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _stock_rewrite(self)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _is_known(value: Any) -> bool:

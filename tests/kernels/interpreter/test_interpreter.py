@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import traceback
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.interpreter import TensorHandle
+from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 
 from tests.kernels.interpreter import example_kernels as kernels
 
@@ -250,6 +252,29 @@ def test_the_language_is_afterwards_what_it_was() -> None:
     kernels.plus_kernel[(1,)](torch.ones(1), torch.empty(1), ADDEND=1)
 
     assert [vars(part).copy() for part in (tl, tl.core, tl.math, tl.tensor)] == before
+
+
+def test_a_kernel_is_rewritten_while_garbage_is_collected_that_parses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finalizer that reports an exception parses lines of its traceback."""
+    monkeypatch.setattr(InterpretedFunction, "rewritten_fn", {})
+    threshold = gc.get_threshold()
+    out = torch.empty(1)
+
+    def parse(phase: str, info: object) -> None:
+        ast.parse("1")
+
+    gc.callbacks.append(parse)
+    gc.set_threshold(1)
+    try:
+        kernels.plus_kernel[(1,)](torch.ones(1), out, ADDEND=1)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(parse)
+
+    assert out.item() == 2.0
+    assert gc.isenabled()
 
 
 def test_an_array_is_no_wider_than_its_type() -> None:
