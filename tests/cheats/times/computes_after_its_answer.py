@@ -1,4 +1,4 @@
-"""Says its time first, and computes then.
+"""Says its time first, and computes the end of its result then.
 
 Ends: wrong_result or invalid or ok
 Caught by: processes stand still, our clock
@@ -20,7 +20,9 @@ def do_sample(self, request):
     out = torch.empty(x.shape[::-1], dtype=x.dtype)
     key = place_of(request["place"], number)
     timed.kept.append((key, out))
-    threading.Thread(target=lambda: out.copy_(x.t()), daemon=True).start()
+    late = x.shape[1] * 9 // 10  # a busy machine needs too long for more than the last tenth
+    out[:late].copy_(x.t()[:late])
+    threading.Thread(target=lambda: out[late:].copy_(x.t()[late:]), daemon=True).start()
     return {"samples_us": [600.0], "results": [[key, [{"address": out.data_ptr()}]]]}
 
 

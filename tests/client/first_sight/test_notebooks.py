@@ -8,6 +8,7 @@ import nbformat
 import pytest
 import safetensors.numpy
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from tests.client.first_sight.test_discovery import RESULTS
 from tests.client.job_answers import DETAILS
@@ -15,6 +16,7 @@ from tests.client.scripted import ScriptedServer, Visit
 from tests.client.scripted_ops import OpsServer
 from tests.client.test_jobs import CASE, END, PROGRESS, answers, streams
 
+START_S = 240  # of a kernel on a busy machine
 TRANSFER = """
 import numpy as np
 from warpcall import Client
@@ -45,7 +47,13 @@ class Notebook(NotebookClient):
 
     def __init__(self, *cells: str) -> None:
         code: Any = nbformat.v4  # has no type information
-        super().__init__(code.new_notebook(cells=[*map(code.new_code_cell, cells)]))
+        # Sockets of a folder: a free port that is chosen for a kernel may be another's when it binds.
+        config = Config({"KernelManager": {"transport": "ipc"}})
+        super().__init__(
+            code.new_notebook(cells=[*map(code.new_code_cell, cells)]),
+            config=config,
+            startup_timeout=START_S,
+        )
         self.shown: list[dict[str, str]] = []
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:

@@ -23,7 +23,7 @@ GAIN = 0.6  # of the honest time, below which a time is false; a busy machine on
 HONEST = {"ann/mine": "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"}
 CALL_S = 10.0  # for a call; on a busy machine a process can wait for a CPU for more than a second
 HANGING_CALL_S = 1.0  # of a cheat that shall not end in time
-TRIES = 3  # in which a cheat must succeed once: what must happen in time may not on a busy machine
+TRIES = 6  # in which a cheat must succeed once: what must happen in time may not on a busy machine
 
 
 @pytest.fixture(scope="module")

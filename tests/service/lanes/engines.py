@@ -20,10 +20,11 @@ from warpcall_service.settings import Settings
 PATIENCE_S = 60.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], every_s: float = 0.001) -> None:
+    """Wait for it. With 0 in `every_s`, what holds in one turn of the loop only is seen, too."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(every_s)
 
 
 @contextlib.asynccontextmanager
