@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 # The caller's settings, and the interpreter that tests switch on for kernels.
 NOT_INHERITED = ("WARPCALL_", "TRITON_INTERPRET")

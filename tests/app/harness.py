@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 import httpx
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 60.0
 HOST = "localhost"  # a server without keys answers to no other name
 URL = f"http://{HOST}"

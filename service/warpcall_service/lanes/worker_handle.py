@@ -248,14 +248,18 @@ class WorkerHandle:
     async def end(self, *, gracefully: bool = False) -> str:
         """End the process, and wait until it has ended: nothing else uses the arena afterwards.
 
+        Call it again if it was cancelled, as it is where the server stops while a lost process is
+        ended.
+
         Args:
             gracefully: wait up to END_TIMEOUT_S for the call that runs.
 
         Returns:
             How the process ended.
         """
-        self._loop.remove_reader(self._calls.fileno())
-        self._loop.remove_writer(self._calls.fileno())
+        if self._calls.fileno() >= 0:
+            self._loop.remove_reader(self._calls.fileno())
+            self._loop.remove_writer(self._calls.fileno())
         self._unsent.clear()
         self._calls.close()
         self._reading.cancel()

@@ -130,6 +130,15 @@ def calls_done(server: Server) -> list[str]:
     return [line["user"] for line in logged(server) if line.get("status") == 200 and line["op"]]
 
 
+def until_done(server: Server, count: int) -> list[str]:
+    """`calls_done`, once there are so many: a line follows its answer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(done := calls_done(server)) < count:
+        assert time.monotonic() < deadline, done
+        time.sleep(0.02)
+    return done
+
+
 def test_me_tells_who_one_is_and_what_one_may(alice: httpx.Client) -> None:
     answer = alice.get("/v1/me")
 
@@ -245,9 +254,10 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
+    earlier = len(calls_done(server))
     call(alice, 3 * MIB)  # its plan is known from here on: a lane that stands still answers nothing
     call(bob)
-    before = len(calls_done(server))
+    before = len(until_done(server, earlier + 2))
     with suspended(lane):
         threads = [threading.Thread(target=call, args=(alice, 3 * MIB)) for _ in range(6)]
         for number, thread in enumerate(threads, 1):
@@ -259,7 +269,7 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
     for thread in threads:
         thread.join()
 
-    order = calls_done(server)[before:]
+    order = until_done(server, before + 7)[before:]
     assert len(order) == 7, order
     assert order.index("bob") <= 1, order  # one was under way
 
@@ -280,8 +290,5 @@ def test_of_those_who_wait_for_memory_the_one_who_had_least_comes_first(
     for thread in threads:
         thread.join()
 
-    assert calls_done(server)[before:] == [
-        "alice",
-        "bob",
-        "alice",
-    ]  # bob waits for one call of alice
+    order = until_done(server, before + 3)[before:]
+    assert order == ["alice", "bob", "alice"]  # bob waits for one call of alice

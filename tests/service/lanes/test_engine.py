@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 
+import psutil
 import pytest
 import uvloop
 
@@ -26,6 +27,7 @@ from warpcall_service.lanes.lane_call import MAX_AHEAD
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.processes.spawn import ChildProcess
 from warpcall_service.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -210,6 +212,29 @@ def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_d
     assert (before.queued, waiting.queued, after.queued) == (0, 1, 0)
     assert before.arena_used == after.arena_used < waiting.arena_used, "its memory came back"
     assert after.in_flight == MAX_AHEAD
+
+
+def test_a_lane_that_is_stopped_while_its_lost_process_is_ended_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = ChildProcess.wait
+
+    async def play() -> psutil.Process:
+        ending = asyncio.Event()
+
+        async def wait_long(self: ChildProcess) -> None:
+            monkeypatch.setattr(ChildProcess, "wait", wait)
+            ending.set()
+            await asyncio.sleep(PATIENCE_S)
+
+        async with started() as engine:
+            lost = process(engine)
+            monkeypatch.setattr(ChildProcess, "wait", wait_long)
+            lost.kill()
+            await ending.wait()
+        return lost
+
+    assert not asyncio.run(play()).is_running()
 
 
 def test_a_failure_that_nobody_expected_does_not_end_the_replacing(
