@@ -107,7 +107,7 @@ def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck() -
     async def play() -> tuple[LaneStatus, LaneStatus]:
         async with started(call_timeout_s=2.0, grace_s=1.0) as engine:
             before = lane(engine)
-            slow = asyncio.create_task(engine.all_lanes[0].request_plan(request, PATIENCE_S))
+            slow = asyncio.create_task(engine.all_lanes[0].request_plan(request, 3 * PATIENCE_S))
             await asyncio.sleep(0.1)
             behind = [asyncio.create_task(permute(engine, n)) for n in range(1, 4)]
             for caller in behind:

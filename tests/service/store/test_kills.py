@@ -127,7 +127,7 @@ def test_killed_after_any_statement_nothing_is_half_done(
     arguments = [deed, *where(database)]
 
     program = [sys.executable, "-c", AFTER_EACH_STATEMENT, *arguments]
-    done = forks.run(program, environment(database.settings), timeout_s=120)
+    done = forks.run(program, environment(database.settings), timeout_s=240)
 
     assert (done.returncode, done.stderr) == (0, "")
     *killed_ones, last = [json.loads(line) for line in done.stdout.splitlines()]

@@ -25,7 +25,7 @@ CHEATS = {one.name: one for one in cheats()}
 def http() -> Iterator[httpx.Client]:
     settings = {
         "WARPCALL_UPLOADS": "sandboxed",
-        "WARPCALL_UPLOAD_COMPILE_S": "15",
+        "WARPCALL_UPLOAD_COMPILE_S": "30",
         "WARPCALL_JOB_MEMORY_BYTES": "3GiB",
         "WARPCALL_SANDBOX_PROCESSES": "256",
     }
