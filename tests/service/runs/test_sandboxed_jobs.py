@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,29 @@ if not os.fork():
     assert (outcome.exit_class, outcome.detail) == ("ok", "")
     assert [one["status"] for one in case.result["implementations"]] == ["ok", "ok"]
     assert seconds not in [arg for p in psutil.process_iter() for arg in arguments(p)]
+
+
+def test_a_wheel_that_the_operator_provides_can_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "wheels" / "turned-1.2-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("turned/__init__.py", GOOD.replace("permute(x, dims)", "turn(x, dims)"))
+        archive.writestr("turned-1.2.dist-info/METADATA", "Name: turned\nVersion: 1.2\n")
+    monkeypatch.setenv("PYTHONPATH", f"{BRIEF['PYTHONPATH']}:{wheel}")
+    source = """
+from importlib.metadata import version
+from turned import turn
+assert version("turned") == "1.2"
+def permute(x, dims):
+    return turn(x, dims)
+"""
+
+    _, events = run(tmp_path, source)
+
+    case = next(event for event in events if isinstance(event, CaseMeasured))
+    assert [one["status"] for one in case.result["implementations"]] == ["ok", "ok"]
 
 
 def arguments(process: psutil.Process) -> list[str]:
