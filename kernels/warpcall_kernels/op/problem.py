@@ -34,6 +34,7 @@ from warpcall_kernels.op.declaration import (
 from warpcall_kernels.op.errors import InvalidInput, brief, listed
 from warpcall_kernels.op.sources import unwrapped
 from warpcall_kernels.op.tolerance import RowTolerance
+from warpcall_kernels.op.uncompiled import without_compiler
 
 DEFAULT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_BYTES_MOVED = 2**62
@@ -176,7 +177,7 @@ class _Declared:
         """The outputs of the reference, which runs on the device "meta", as `Op.infer`."""
         assert self._names is not None
         tensors = {name: _without_memory(name, given[name]) for name in self._names}
-        with torch.no_grad():
+        with torch.no_grad(), without_compiler():
             result = self._problem.reference(**tensors, **self._values(given))
         outputs = fields.outputs(result)
         if self._outputs is not None and list(outputs) != self._outputs:
