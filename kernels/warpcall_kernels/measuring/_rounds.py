@@ -27,6 +27,7 @@ from warpcall_kernels.measuring._statistics import (
     compare_apart,
     margin_from,
     median_of,
+    median_value_of,
 )
 
 Number = TypeVar("Number", int, NDArray[np.int_])
@@ -201,7 +202,7 @@ def median_of_run(samples: ArrayLike) -> float:
     Args:
         samples: times in us by round, NaN where there is none.
     """
-    return median_of(samples, _sets(np.arange(np.size(samples)))).value
+    return median_value_of(samples, _sets(np.arange(np.size(samples))))
 
 
 def compare_runs(

@@ -194,6 +194,11 @@ def median_of(samples: ArrayLike, sets: ArrayLike | None = None, *, seed: int = 
     return Median(middle, _exp(low), _exp(high))
 
 
+def median_value_of(samples: ArrayLike, sets: ArrayLike | None = None) -> float:
+    """The `value` of `median_of` alone: without the interval it takes a hundredth of the time."""
+    return _exp(_median(_columns(_logs(samples), sets)))
+
+
 def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
     """Percentiles of the values that are not NaN."""
     values = np.asarray(samples, np.float64)
@@ -223,10 +228,22 @@ def _resampled_medians(series: Floats, seed: int) -> Floats:
     length = _block_length(series)
     random = np.random.default_rng(seed)
     begins = random.integers(0, n, (RESAMPLES, -(-n // length), 1))
-    drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
-    # [columns, RESAMPLES, n]: to sort rows takes a tenth of the time of `np.median` along another axis.
-    ordered = np.sort(series.T[:, drawn], axis=2)
-    medians: Floats = ((ordered[:, :, (n - 1) // 2] + ordered[:, :, n // 2]) / 2).T
+    drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n]  # it goes on after the end
+    return np.stack([_medians_of_rows(column, drawn) for column in series.T], axis=1)
+
+
+def _medians_of_rows(values: Floats, drawn: NDArray[np.int_]) -> Floats:
+    """The median of each row of `values[drawn]`, where `values` begins anew after its end.
+
+    To sort 16-bit ranks takes a tenth of the time of sorting the values, with the same result.
+    """
+    n = len(values)
+    order = np.argsort(values)
+    ranks = np.empty(n, np.uint16)  # n is at most MAX_POINTS
+    ranks[order] = np.arange(n)
+    ordered = np.sort(np.concatenate([ranks, ranks]).take(drawn), axis=1)
+    low, high = (values[order[ordered[:, middle]]] for middle in ((n - 1) // 2, n // 2))
+    medians: Floats = (low + high) / 2
     return medians
 
 

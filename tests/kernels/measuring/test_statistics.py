@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from warpcall_kernels.execution.clock import SWAPPED
-from warpcall_kernels.measuring import Precision, compare_runs
+from warpcall_kernels.measuring import Precision, compare_runs, median_of_run
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
     MARGIN,
+    RESAMPLES,
     Floats,
     Verdict,
     _approximate_medians,
+    _block_length,
     _resampled_medians,
     compare,
     compare_apart,
@@ -212,6 +214,30 @@ def test_a_median_lies_in_its_interval_also_if_two_sets_of_inputs_differ() -> No
     assert found.value == pytest.approx(math.sqrt(17.86 * 17.96), abs=0.002)
     assert found.low <= found.value <= found.high
     assert found.high - found.low < 0.005
+
+
+def test_the_median_of_a_run_is_that_with_an_interval() -> None:
+    rounds = measured(drifting, 1, 0.01)
+    samples = rounds.all(1)[: len(rounds)].copy()
+    found = rounds.median(1)
+
+    assert found is not None
+    assert median_of_run(samples) == found.value
+    assert median_of_run(samples) != pytest.approx(np.median(samples), rel=1e-4)
+    assert math.isnan(median_of_run([math.nan, math.nan]))
+
+
+@pytest.mark.parametrize("n", [6, 7, 500, 501])
+def test_a_resampled_median_is_that_of_blocks_of_the_series_as_a_circle(n: int) -> None:
+    """Also of values that occur several times."""
+    series = np.random.default_rng(8).normal(size=(n, 2)).round(1)
+    length = _block_length(series)
+    begins = np.random.default_rng(3).integers(0, n, (RESAMPLES, -(-n // length), 1))
+    drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
+
+    found = _resampled_medians(series, 3)
+
+    assert np.array_equal(found, np.median(series[drawn], axis=1))
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:

@@ -92,7 +92,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
     keys["root"] = database.key("root", "admin")
     store = database.store()
     large = (finished(store, "alice", LARGE, ROUNDS), finished(store, "alice", LARGE, ROUNDS, 7))
-    damaged, eventful = finished(store, "alice", LARGE, ROUNDS), finished(store, "alice", 1)
+    damaged = finished(store, "alice", LARGE // 2, ROUNDS)
+    eventful = finished(store, "alice", 1)
     damage(store, damaged, LARGE // 4)
     add_events(store, eventful, EVENTS)
     settings = {
