@@ -33,6 +33,7 @@ CHECK_S = 0.02  # for those of one implementation after one block
 ANSWERS = 7  # to requests for nothing, whose median an answer takes
 QUIET = 1.3  # times as long as alone may work of ours take while uploads stand still
 QUIET_EVERY = 8  # blocks, on average, between two checks of that
+PAUSE_S = 1.0  # calls let a block wait for less, so another job ran if it waited for longer
 FEWEST_CHECKS = 4  # compared outputs of each implementation, however long that takes
 
 
@@ -65,18 +66,26 @@ class Blocks:
         self.observer = Observer()
         self.block_us: float = BLOCK_US
         self.check_s = 0.0
+        self._paused_s = 0.0
         self._quiet_us = clock.flush_us()  # of work of our own, while nothing else runs
 
     @contextlib.contextmanager
     def leased(self) -> Iterator[float]:
         """Hold the lease; yields the microseconds of timed work that a block may have."""
         with contextlib.ExitStack() as stack:
+            asked = time.monotonic()
             with outside():
                 block_s = stack.enter_context(self._lease())
+            if (waited_s := time.monotonic() - asked) > PAUSE_S:
+                self._paused_s += waited_s
             self.block_us = BLOCK_US if block_s is None else min(BLOCK_US, block_s * 1e6)
             yield self.block_us
             with outside():
                 stack.close()
+
+    def now(self) -> float:
+        """Seconds by a clock that stands still while the measurement waits for another job."""
+        return time.monotonic() - self._paused_s
 
     def estimate(self, c: Candidate) -> None:
         """Measure the rough time of a call, each sample in a block of its own."""
@@ -234,7 +243,7 @@ class Blocks:
             Dropped: one of them is wrong, or an implementation has failed in the block.
         """
         for c in self._random.sample(took_part, len(took_part)):
-            spent_s = time.monotonic() - begin
+            spent_s = self.now() - begin
             if c.executor is None or c.status != "ok":
                 continue
             if c.checked >= FEWEST_CHECKS and self.check_s > CHECK_SHARE * spent_s:

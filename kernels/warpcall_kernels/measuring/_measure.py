@@ -291,8 +291,8 @@ class Measurement:
     def _warm_up(self) -> None:
         """Run until the medians of three windows agree, or the time for the warm-up is over."""
         self._report("warmup")
-        end, medians = time.monotonic() + self._precision.warm_seconds, []
-        while time.monotonic() < end:
+        end, medians = self._blocks.now() + self._precision.warm_seconds, []
+        while self._blocks.now() < end:
             numbers, begin = [*range(len(self._blocks.columns))], end - self._precision.warm_seconds
             medians.append(self._warm_window(numbers, begin))
             last = np.array(medians[-3:])
@@ -306,15 +306,15 @@ class Measurement:
             begin: since when outputs have been compared.
         """
         window = Rounds(len(self._blocks.columns), self._precision, scheduled=numbers)
-        window_end = time.monotonic() + self._precision.warm_window_s
-        while time.monotonic() < window_end:
+        window_end = self._blocks.now() + self._precision.warm_window_s
+        while self._blocks.now() < window_end:
             for _ in self._blocks.take(window, window.plan(1), begin):
                 pass
         return [float(np.median(window.all(number))) for number in numbers]
 
     def _take_rounds(self, rounds: Rounds) -> None:
         candidates = self._timed_candidates()
-        begin = time.monotonic()
+        begin = self._blocks.now()
         tight_at = begin + TIGHT_AFTER_S
         self._blocks.check_s = 0.0
         end = begin + self._precision.seconds * len(candidates)
@@ -322,7 +322,7 @@ class Measurement:
         while (
             rounds.counted < self._precision.max_rounds
             and len(rounds.masked) < MAX_MASKED
-            and (time.monotonic() < end or len(rounds) <= FEWEST_ROUNDS)
+            and (self._blocks.now() < end or len(rounds) <= FEWEST_ROUNDS)
         ):
             if not rounds.due():
                 if self._enough(rounds):
@@ -331,14 +331,14 @@ class Measurement:
             self._report_rounds(rounds)
             left = self._precision.max_rounds - rounds.counted
             count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
-            if self._device.type == "cuda" and time.monotonic() > tight_at:
+            if self._device.type == "cuda" and self._blocks.now() > tight_at:
                 tight_at += 2 * (tight_at - begin)
                 for c in candidates:
                     if c.remote is not None:
                         self._blocks.take_tight(c)
             for _ in self._blocks.take(rounds, rounds.plan(count), begin):
                 self._read(len(rounds) - 1)
-                if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
+                if self._blocks.now() > end and len(rounds) > FEWEST_ROUNDS:
                     return
 
     def _report_rounds(self, rounds: Rounds) -> None:
@@ -454,7 +454,7 @@ class Measurement:
             margin=margin_from(a_a),
             a_a=None if a_a is None or not a_a.n else Ratio.of(a_a),
             device_lost=any(c.status == "cuda_error" and not c.remote for c in self.candidates),
-            seconds=time.monotonic() - self._begin,
+            seconds=self._blocks.now() - self._begin,
             tags=tags,
             readings=Readings.of(self._readings),
             compile_s=sum(c.take_compile_s() for c in self.candidates),

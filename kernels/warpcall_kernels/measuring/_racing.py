@@ -94,7 +94,7 @@ class RaceMeasurement(Measurement):
         self._first = ""
         self._history = History(())
         self._left_s: dict[int, float] = {}  # by column
-        self._begin_s = 0.0  # of the rounds, by time.monotonic()
+        self._begin_s = 0.0  # of the rounds, by `Blocks.now`
         self._spent_s = 0.0  # on checking and preparing, which the time limit does not include
 
     def add(self, name: str, found: Implementation | None, deadlines: Deadlines) -> None:
@@ -131,7 +131,7 @@ class RaceMeasurement(Measurement):
         entrants = len(self._race.waiting)
         limit_s = self._precision.seconds * min(AT_ONCE, entrants)
         most_rounds = min(MOST_ROUNDS, self._precision.max_rounds * -(-entrants // AT_ONCE))
-        begin = tight_at = self._begin_s = time.monotonic()
+        begin = tight_at = self._begin_s = self._blocks.now()
         self._blocks.check_s = 0.0
         while True:
             self._let_enter()
@@ -145,8 +145,8 @@ class RaceMeasurement(Measurement):
                 return
             self._report_race()
             try:
-                if self._device.type == "cuda" and time.monotonic() > tight_at:
-                    tight_at += max(TIGHT_AFTER_S, time.monotonic() - begin)
+                if self._device.type == "cuda" and self._blocks.now() > tight_at:
+                    tight_at += max(TIGHT_AFTER_S, self._blocks.now() - begin)
                     for c in self._running():
                         if c.remote is not None:
                             self._blocks.take_tight(c)
@@ -161,7 +161,7 @@ class RaceMeasurement(Measurement):
 
     def _raced_s(self) -> float:
         """Seconds since the race began, without those in which candidates entered."""
-        return time.monotonic() - self._begin_s - self._spent_s
+        return self._blocks.now() - self._begin_s - self._spent_s
 
     def _count(self) -> int:
         """How many rounds to take before the next look."""
@@ -179,7 +179,7 @@ class RaceMeasurement(Measurement):
 
     def _let_enter(self) -> None:
         """Let those enter for which there is room, and take a short time in which all get warm."""
-        begin, entered = time.monotonic(), False
+        begin, entered = self._blocks.now(), False
         while self._race.may_enter():
             number, *following = self._race.waiting
             for c in map(self.candidates.__getitem__, following[:1]):
@@ -203,7 +203,7 @@ class RaceMeasurement(Measurement):
                 self._drop()
             else:
                 break
-        self._spent_s += time.monotonic() - begin
+        self._spent_s += self._blocks.now() - begin
 
     def _prepared(self, c: Candidate) -> bool:
         """Check the results of a candidate and prepare its calls; returns whether it can be timed."""

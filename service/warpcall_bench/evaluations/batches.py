@@ -3,7 +3,7 @@ known.
 
 Sources are checked some at a time in one process, before a device is asked for. Those that can be
 imported are measured by jobs of up to MOST_TOGETHER of them, which measure the baseline and the limit
-once for all. Such a job is so short that other users wait for at most JOB_S. Each upload has a process of its own in a job, so none can change the others' results.
+once for all. While such a job runs, it gives way to short jobs of other users. Each upload has a process of its own in a job, so none can change the others' results.
 """
 
 from __future__ import annotations

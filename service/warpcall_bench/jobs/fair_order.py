@@ -7,13 +7,13 @@ after its cost. Of the users' next jobs, the one that would *end* first runs fir
 least start among the jobs that could run. It follows that while a job is its user's next one, no
 other user receives more time than this job itself takes:
 
-- A short job waits for the jobs that run already, and then less than its own duration for each
-  other user.
+- A short job waits less than its own duration for each other user.
 - A long job waits for the jobs that run already, and then at most its own duration for each other
   user, however many short jobs they submit. It needs no aging.
 
 These bounds are in estimated costs. The actual duration replaces the estimate when a job ends. A
-running job is not interrupted, so on one device a short job may wait for the rest of a long one.
+running job waits while a short one of another user runs who has received less (`queue.GivesWay`).
+Jobs that it does not wait for start once a device is free.
 Priorities come before all this: jobs of a lower priority start only when none of a higher priority
 can.
 

@@ -15,7 +15,13 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import ACTIVE, PRIORITIES, UNFINISHED
 from warpcall_bench.jobs.events import append_event
-from warpcall_bench.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
+from warpcall_bench.jobs.fair_order import (
+    QueuedJob,
+    ScheduledJob,
+    forecast,
+    in_order,
+    virtual_time_us,
+)
 from warpcall_bench.jobs.orphans import Heartbeat
 from warpcall_bench.jobs.placement import Device
 from warpcall_bench.jobs.tables import Job, JobClock, JobEvent, JobShare
@@ -26,6 +32,7 @@ DAY_MS = 86_400_000
 
 RESUMED = -1  # priority of jobs that were interrupted: before all others, which count from 0
 BEHIND = len(PRIORITIES)  # priority of the jobs of monitors: behind all others
+PASSES_US = 60_000_000  # a running job waits for no job that is estimated to take longer
 
 
 class ClaimLost(Exception):
@@ -46,6 +53,23 @@ class Claim:
     number: int
     runner: str
     fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivesWay:
+    """A job that runs, and would wait while a short job of another user runs on its device.
+
+    Attributes:
+        priority: a job of a lower priority does not come before it.
+        end_us: virtual time of its user after it. Jobs of users who have received less come before
+            it, so that others delay it by no more than it costs itself, and one short job.
+        room_bytes: memory that the other job may need, because this one keeps its own.
+    """
+
+    user: str
+    priority: int
+    end_us: int
+    room_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +126,7 @@ def claim(
     device: Device,
     user_running: Callable[[str], int],
     left_ms: int | None = None,
+    running_there: GivesWay | None = None,
 ) -> Job | None:
     """Claim the next job for a server; None if no job may start.
 
@@ -110,27 +135,41 @@ def claim(
         device: where the job would run. Jobs that may not run there are left to others.
         user_running: returns the limit on the number of jobs that a user has running at once.
         left_ms: jobs that are estimated to run longer are left to others; None means no limit.
+        running_there: the job that runs on the device, if it would wait meanwhile.
     """
     lock(session)
-    running = _running(session)
-    elsewhere = _elsewhere(session, device, left_ms)
-    entries = [entry for entry in _entries(session) if entry.number not in elsewhere]
-    ends = _ends(session)
-    for scheduled in in_order(entries, ends):
-        if running[user := scheduled.entry.user] >= user_running(user):
-            continue
-        job = session.get_one(Job, scheduled.entry.number)
-        clock = session.get_one(JobClock, 1)
-        clock.now_us = max(clock.now_us, virtual_time_us(entries, ends, scheduled.entry.priority))
-        session.merge(JobShare(user_name=job.user_name, end_us=scheduled.end_us))
-        job.runner, job.fence, job.ran_ms = runner, job.fence + 1, 0
-        job.model = device.model or None
-        job.started_ms = now_ms()
-        job.attempts += 1
-        job.state = "preparing"
-        append_event(session, job, "state", {"state": "preparing"})
-        return job
-    return None
+    entries, ends = _fitting(session, device, left_ms), _ends(session)
+    scheduled = _next(session, entries, ends, user_running, running_there)
+    if scheduled is None:
+        return None
+    job = session.get_one(Job, scheduled.entry.number)
+    clock = session.get_one(JobClock, 1)
+    clock.now_us = max(clock.now_us, virtual_time_us(entries, ends, scheduled.entry.priority))
+    session.merge(JobShare(user_name=job.user_name, end_us=scheduled.end_us))
+    job.runner, job.fence, job.ran_ms = runner, job.fence + 1, 0
+    job.model = device.model or None
+    job.started_ms = now_ms()
+    job.attempts += 1
+    job.state = "preparing"
+    append_event(session, job, "state", {"state": "preparing"})
+    return job
+
+
+def comes_before(
+    session: Session,
+    device: Device,
+    user_running: Callable[[str], int],
+    left_ms: int | None,
+    running_there: GivesWay,
+) -> bool:
+    """Whether a job waits for which the one that runs on a device should wait; arguments as `claim`."""
+    entries = _fitting(session, device, left_ms)
+    return _next(session, entries, _ends(session), user_running, running_there) is not None
+
+
+def end_us(session: Session, user: str) -> int:
+    """Virtual time of a user after the job of theirs that was claimed last."""
+    return session.get_one(JobShare, user).end_us
 
 
 def queued_ms(session: Session, job: Job) -> int:
@@ -154,12 +193,10 @@ def is_wanted(
 
     The arguments are those of `claim`. The job of a monitor then gives the device up.
     """
-    running, elsewhere = _running(session), _elsewhere(session, device, left_ms)
+    running = _running(session)
     return any(
-        entry.priority != BEHIND
-        and entry.number not in elsewhere
-        and running[entry.user] < user_running(entry.user)
-        for entry in _entries(session)
+        entry.priority != BEHIND and running[entry.user] < user_running(entry.user)
+        for entry in _fitting(session, device, left_ms)
     )
 
 
@@ -294,6 +331,39 @@ def backlog(session: Session) -> Backlog:
     rows = {state: (number, oldest) for state, number, oldest in session.execute(query)}
     jobs = {state: number for state, (number, _) in rows.items()}
     return Backlog(jobs, rows["queued"][1] if "queued" in rows else None)
+
+
+def _next(
+    session: Session,
+    entries: Sequence[QueuedJob],
+    ends: Mapping[str, int],
+    user_running: Callable[[str], int],
+    running_there: GivesWay | None,
+) -> ScheduledJob | None:
+    running = _running(session)
+    for scheduled in in_order(entries, ends):
+        if running[user := scheduled.entry.user] >= user_running(user):
+            continue
+        if running_there is None or _passes(session, scheduled, running_there):
+            return scheduled
+    return None
+
+
+def _passes(session: Session, scheduled: ScheduledJob, other: GivesWay) -> bool:
+    """Whether a running job should wait for one in the queue."""
+    entry = scheduled.entry
+    if entry.user == other.user or entry.cost_us > PASSES_US:
+        return False
+    if (entry.priority, scheduled.start_us) >= (other.priority, other.end_us):
+        return False
+    needed = session.get_one(Job, entry.number).device_bytes
+    return needed is not None and needed <= other.room_bytes
+
+
+def _fitting(session: Session, device: Device, left_ms: int | None) -> list[QueuedJob]:
+    """The jobs that wait and may run on a device, for as long as they take."""
+    elsewhere = _elsewhere(session, device, left_ms)
+    return [entry for entry in _entries(session) if entry.number not in elsewhere]
 
 
 def _entries(session: Session) -> list[QueuedJob]:

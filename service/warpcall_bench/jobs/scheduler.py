@@ -43,6 +43,9 @@ from warpcall_service.processes import temporary
 from warpcall_service.store.database import StoreError
 
 POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
+MOST_PROCESSES = (
+    18  # of two jobs that have inputs on the device, each 8 implementations and its own
+)
 PRUNE_POLLS = 600  # polls between two deletions of old progress events
 
 log = logging.getLogger("warpcall.jobs")
@@ -56,17 +59,23 @@ class _Claimed:
     op: str
     task: Task
     of_monitor: bool
+    priority: int
+    end_us: int
+    device_bytes: int | None
     queued_ms: int
     traceparent: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    claim: Claim
+    claimed: _Claimed
     run: Run
     task: asyncio.Task[None]
     began: float  # by time.monotonic()
-    of_monitor: bool
+
+    @property
+    def claim(self) -> Claim:
+        return self.claimed.claim
 
 
 class Scheduler:
@@ -96,7 +105,8 @@ class Scheduler:
         self._artefacts = artefacts
         self._traces = traces
         self._identity = nodes.identity
-        self._runs: dict[str, _Running] = {}  # by lane
+        self._runs: dict[str, _Running] = {}  # by lane: those that may have its device
+        self._paused: dict[str, _Running] = {}  # by lane: those that wait for one of `_runs`
         self._waiting = WaitingRuns(settings)
         self._yielding: set[Run] = set()  # that give their devices up to jobs of users
         self._clean: set[str] = set()  # lanes without processes of an earlier server
@@ -128,7 +138,7 @@ class Scheduler:
 
     def cancel(self, number: int) -> None:
         """Stop the run of a job. Nothing happens if the job does not run on this server."""
-        for running in self._runs.values():
+        for running in self._all_runs():
             if running.claim.number == number:
                 running.run.stop("cancelled", "cancelled while it ran")
 
@@ -139,7 +149,7 @@ class Scheduler:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 while left := self._unfinished():  # a poll may have claimed one more job
-                    for running in self._runs.values():
+                    for running in self._all_runs():
                         running.run.stop("interrupted", "the server stopped")
                     await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         await self._waiting.stop()
@@ -221,9 +231,12 @@ class Scheduler:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), min(POLL_S, self._heartbeat_s))
 
+    def _all_runs(self) -> list[_Running]:
+        return [*self._runs.values(), *self._paused.values()]
+
     def _unfinished(self) -> list[asyncio.Task[None]]:
         """Tasks that are not done: the poll of the queue, and the runs."""
-        tasks = [running.task for running in self._runs.values()]
+        tasks = [running.task for running in self._all_runs()]
         return [task for task in (self._working, *tasks) if task is not None and not task.done()]
 
     async def _poll(self, polls: int) -> None:
@@ -258,6 +271,7 @@ class Scheduler:
                 self._start_run(claimed, lane)
         if queued:
             await self._yield_devices()
+            await self._let_pass()
 
     async def _yield_devices(self) -> None:
         """Put the jobs of monitors back into the queue for whose devices jobs of users wait.
@@ -266,23 +280,52 @@ class Scheduler:
         """
         for lane in self._engine.all_lanes:
             running = self._runs.get(lane.name)
-            if running is None or not running.of_monitor or running.run in self._yielding:
+            if running is None or not running.claimed.of_monitor or running.run in self._yielding:
                 continue
             device = own_device(self._nodes, lane)
             if await self._database.read(queue.is_wanted, device, self._may_run, self._left_ms()):
                 self._yielding.add(running.run)
                 running.run.stop("interrupted", "a job of a user needs the device")
 
+    async def _let_pass(self) -> None:
+        """Start short jobs on devices where a job of another user runs, which waits meanwhile.
+
+        Its processes keep what they have, so nothing of it is lost or done twice. Of the jobs on one
+        device, one waits at a time.
+        """
+        for lane in self._engine.all_lanes:
+            running = self._runs.get(lane.name)
+            if running is None or running.claimed.of_monitor or lane.name in self._paused:
+                continue
+            if self._stopping or self._nodes.is_draining or lane.state != "ready":
+                continue
+            claimed, device = running.claimed, own_device(self._nodes, lane)
+            if claimed.device_bytes is None:  # an older server has queued it
+                continue
+            room_bytes = self._room_bytes(lane) - claimed.device_bytes
+            other = queue.GivesWay(claimed.user, claimed.priority, claimed.end_us, room_bytes)
+            given = device, self._may_run, self._left_ms(), other
+            if not await self._database.read(queue.comes_before, *given):
+                continue
+            short = await self._database.write(self._claim, lane.name, device, other)
+            if short is not None:
+                self._start_run(short, lane)
+
+    def _room_bytes(self, lane: DeviceLane) -> int:
+        """The device memory that the cases of two jobs may need, which each process may need once."""
+        total = lane.hello.get("fingerprint", {}).get("memory_bytes")
+        return total // MOST_PROCESSES if total else memory_bytes(self._settings)
+
     async def _write_heartbeats(self) -> None:
         """Write the heartbeats of this server's runs, and stop the runs whose claim is lost."""
         now = time.monotonic()
-        running = {one.claim: one for one in self._runs.values()}
+        running = {one.claim: one for one in self._all_runs()}
         ran_ms = {claim: round((now - one.began) * 1e3) for claim, one in running.items()}
         for claim in await self._database.write(queue.write_heartbeats, ran_ms) if ran_ms else ():
             running[claim].run.stop("interrupted", "another server has taken the job over")
 
     async def _take_over_orphans(self) -> None:
-        ours = {running.claim.number: running.claim.fence for running in self._runs.values()}
+        ours = {running.claim.number: running.claim.fence for running in self._all_runs()}
         heartbeats = await self._database.write(queue.heartbeats)
         others = {
             n: heartbeat for n, heartbeat in heartbeats.items() if ours.get(n) != heartbeat.fence
@@ -304,9 +347,12 @@ class Scheduler:
             self._clean.add(lane.name)
         return True
 
-    def _claim(self, session: Session, device: str, offer: Device) -> _Claimed | None:
+    def _claim(
+        self, session: Session, device: str, offer: Device, running: queue.GivesWay | None = None
+    ) -> _Claimed | None:
         settings = self._settings
-        job = queue.claim(session, self._identity.id, offer, self._may_run, self._left_ms())
+        limits = self._may_run, self._left_ms(), running
+        job = queue.claim(session, self._identity.id, offer, *limits)
         if job is None:
             return None
         job.device = device
@@ -333,6 +379,9 @@ class Scheduler:
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(
             *(claim, job.id, job.user_name, job.op, task, job.monitor is not None),
+            priority=job.priority,
+            end_us=queue.end_us(session, job.user_name),
+            device_bytes=job.device_bytes,
             queued_ms=0 if self._traces is None else queue.queued_ms(session, job),
             traceparent=job.traceparent or "",
         )
@@ -375,15 +424,19 @@ class Scheduler:
             if isinstance(event, EnvironmentKnown) and claimed.task["device"] != "cpu":
                 self._start_waiting(claimed.task, lane)
 
+        passed = self._runs.get(lane.name)
         run = Run(
             *(claimed.task, tag, lane.hello, lane.device_lease, self._settings, on_event),
             partial(self._waiting_for, claimed.task, lane),
+            None if passed is None else passed.run,
         )
+        if passed is not None:
+            passed.run.pause()
+            self._paused[lane.name] = passed
+            log.info("the job %s waits on %s for a shorter one", passed.claimed.id, lane.name)
         run.on_device_time = partial(self._accounts.add_device_time, claimed.user, claimed.op)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder, trace))
-        self._runs[lane.name] = _Running(
-            claimed.claim, run, task, time.monotonic(), claimed.of_monitor
-        )
+        self._runs[lane.name] = _Running(claimed, run, task, time.monotonic())
         log.info("the job %s starts on %s", claimed.id, lane.name)
 
     def _waiting_for(self, task: Task, lane: DeviceLane) -> RunProcesses | None:
@@ -429,9 +482,19 @@ class Scheduler:
         finally:
             await recorder.abandon()
             self._yielding.discard(run)
-            del self._runs[lane.name]
+            self._leave(run, lane)
             self.wake()
-            self._start_waiting(claimed.task, lane)
+            if lane.name not in self._runs:
+                self._start_waiting(claimed.task, lane)
+
+    def _leave(self, run: Run, lane: DeviceLane) -> None:
+        """A run has ended: the one that was paused for it goes on."""
+        paused = self._paused.pop(lane.name, None)
+        if self._runs[lane.name].run is run:
+            del self._runs[lane.name]
+            if paused is not None:
+                self._runs[lane.name] = paused
+                paused.run.resume()
 
     async def _outcome(self, run: Run, task: Task) -> Outcome:
         if (task["uploads"] or task["problem"]) and self._settings.uploads == "off":
@@ -453,6 +516,8 @@ class Scheduler:
         reason = f"processes of a job cannot be ended: {pids}; end them and restart the server"
         log.error("%s is quarantined: %s", lane.name, reason)
         self._waiting.end(lane.name)
+        if (paused := self._paused.get(lane.name)) is not None:
+            paused.run.stop("interrupted", "processes of another job on its device cannot be ended")
         await lane.close("quarantined", reason)
 
     def _log_trouble(self, trouble: str) -> None:

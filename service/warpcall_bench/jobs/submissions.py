@@ -151,6 +151,7 @@ def submit(
         gpu=request.gpu,
         node=request.node,
         monitor=monitor,
+        device_bytes=max(case["device_bytes"] for case in checked["cases"]),
     )
     session.add(job)
     session.flush()

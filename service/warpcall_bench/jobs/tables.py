@@ -52,6 +52,7 @@ class Job(Base):
         device_ms, device_wait_ms, compile_ms, setup_ms: of all runs that have ended, as in `runner.Outcome`;
             null before the first end, and in old rows.
         outcomes: JSON of what its measured cases say so far; see `warpcall.jobs.outcomes.Tally`.
+        device_bytes: the most device memory that measuring one of its cases may need; null in old rows.
     """
 
     __tablename__ = "jobs"
@@ -115,6 +116,7 @@ class Job(Base):
     device_wait_ms: Mapped[int | None] = mapped_column(BigInteger)
     compile_ms: Mapped[int | None] = mapped_column(BigInteger)
     setup_ms: Mapped[int | None] = mapped_column(BigInteger)
+    device_bytes: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class JobTag(Base):

@@ -67,9 +67,10 @@ def main() -> None:
         _read_contents(task, sock)
         # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
         resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
-        connection = _ServerConnection(sock)
+        reaper = Reaper(to_reaper)
+        connection = _ServerConnection(sock, reaper)
         try:
-            _measure(task, connection, Reaper(to_reaper))
+            _measure(task, connection, reaper)
         except Exception as error:  # noqa: BLE001  # any error ends the job
             connection.send("ended", {"class": _class(error), "detail": error_text(error)})
         else:
@@ -93,8 +94,9 @@ def _read_contents(task: JobTask, sock: socket.socket) -> None:
 class _ServerConnection:
     """The connection to the server."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, reaper: Reaper) -> None:
         self._sock = sock
+        self._reaper = reaper
         self._progress: tuple[object, ...] = ()
         self._progress_at = 0.0
         self._printed = 0  # bytes that were sent
@@ -105,6 +107,13 @@ class _ServerConnection:
             self._sock.sendall(frame({what: value}))
         except OSError:
             os._exit(1)
+
+    def _answer(self) -> dict[str, Any]:
+        text = read_frame(self._sock)
+        if text is None:
+            os._exit(1)  # the server has ended
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
     def progress(self, position: int, event: Mapping[str, Any]) -> None:
         """Send what the sampler does: a new phase at once, the same one every PROGRESS_S."""
@@ -142,11 +151,13 @@ class _ServerConnection:
             The seconds of timed work that the server allows; None if it sets no limit.
         """
         self.send("want", True)
-        text = read_frame(self._sock)
-        if text is None:
-            os._exit(1)  # the server has ended
+        answer = self._answer()
+        if not answer["go"]:  # another job runs now, and is timed
+            with self._reaper.standing_still():
+                while not answer["go"]:
+                    answer = self._answer()
         try:
-            yield json.loads(text).get("block_s")
+            yield answer.get("block_s")
         finally:
             try:
                 settle()

@@ -2,7 +2,8 @@
 
 A job's process gets a `JobTask` as the first frame (`lanes.messages.frame`) on its socket, and then
 one `{"go": true, "block_s": ...}` each time it has requested the device, with the seconds of timed
-work that a block may have. It sends frames with one member each:
+work that a block may have. If the job gives way to another one, `{"go": false}` comes before, and the
+upload processes stand still until `go` is true. It sends frames with one member each:
 
 - `hello`: fingerprint and environment class, once torch is imported and the device is open, and
   the hash of the source that was loaded for each implementation;

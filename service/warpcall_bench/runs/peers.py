@@ -13,7 +13,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -83,6 +83,16 @@ class Reaper:
             raise RuntimeError("processes of uploaded code could not be ended")
         return answer
 
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Let no upload process run meanwhile."""
+        stopped = [peer for peer in self._running.values() if peer.pid and not peer.is_stopped]
+        for peer in stopped:
+            peer.stop()
+        yield
+        for peer in stopped:
+            peer.resume()
+
     def end_all(self) -> None:
         """End all upload processes that still run."""
         for peer in [*self._running.values()]:
@@ -124,6 +134,11 @@ class Peer:
         self._pidfd = -1
         self._stopped: set[int] = set()
         self._how: str | None = None  # it ended, once it has
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, and not resumed."""
+        return bool(self._stopped)
 
     def greet(self) -> None:
         """Wait for its first message, and set `pid` as the kernel reports it.

@@ -72,8 +72,11 @@ class Run:
         lease: the lane's lease of the device.
         on_event: called with each event of the run.
         take: returns processes that have waited for such a run, or None.
+        waits_for: the run on the same device that was paused for this one. This one gets the device
+            once that one stands still.
 
     Attributes:
+        stands_still: set while the run is paused and waits for the device, and after its end.
         on_device_time: called with the seconds for which the job had the device, each time when it
             returns it.
     """
@@ -87,6 +90,7 @@ class Run:
         settings: BenchSettings,
         on_event: OnEvent,
         take: Callable[[], RunProcesses | None] = lambda: None,
+        waits_for: Run | None = None,
     ) -> None:
         self._task = task
         self._tag = tag
@@ -95,6 +99,10 @@ class Run:
         self._settings = settings
         self._on_event = on_event
         self._take = take
+        self._waits_for = waits_for
+        self.stands_still = asyncio.Event()
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
         self._stop_reason: tuple[ExitClass, str] | None = None  # set by `stop`
         self._reported_end: tuple[ExitClass, str] | None = None  # reported by the job's process
         self._stopping = asyncio.Event()
@@ -104,7 +112,7 @@ class Run:
         self._phases: set[tuple[int, str, str | None]] = set()  # see `_is_new_phase`
         self._ended_at: float | None = None  # when the job's process said that it ends
         self._ready = False
-        self._waiting_for_device = False
+        self._waiting_for_device = self._has_device = False
         self._device_s = self._device_wait_s = self._compile_s = self._setup_s = 0.0
         self.on_device_time: Callable[[float], None] = lambda seconds: None
 
@@ -113,6 +121,14 @@ class Run:
         if self._stop_reason is None:
             self._stop_reason = exit_class, detail
         self._stopping.set()
+
+    def pause(self) -> None:
+        """Give the run the device no more until `resume`. Its processes keep what they have."""
+        self._may_go_on.clear()
+
+    def resume(self) -> None:
+        """Give the run the device again."""
+        self._may_go_on.set()
 
     async def run(self) -> Outcome:
         """Measure until the job is done or must be ended.
@@ -148,6 +164,7 @@ class Run:
             reading_messages.cancel()
             await asyncio.wait((reading_messages, watching))
             self._release()
+            self.stands_still.set()
         exit_class, detail = self._how_it_ended(report)
         took_s = time.monotonic() - self._began
         times = self._device_s, took_s, self._device_wait_s, self._compile_s, self._setup_s
@@ -235,9 +252,11 @@ class Run:
                 )
             case "want":
                 self._on_event(StateChanged("waiting_gpu"))
-                self._waiting_for_device, asked = True, time.monotonic()
+                self._waiting_for_device = True
+                await self._wait_for_turn(writer)
+                asked = time.monotonic()
                 await self._lease.acquire()
-                self._waiting_for_device = False
+                self._waiting_for_device, self._has_device = False, True
                 self._last_progress = time.monotonic()
                 self._device_wait_s += self._last_progress - asked
                 self._on_event(StateChanged("running"))
@@ -262,12 +281,29 @@ class Run:
                 self._release()
                 self._on_event(StateChanged("finalizing"))
 
+    async def _wait_for_turn(self, writer: asyncio.StreamWriter) -> None:
+        """Wait while the run is paused, and for the run that is paused for this one."""
+        if self._waits_for is not None:
+            await self._waits_for.stands_still.wait()
+        while not self._may_go_on.is_set():
+            writer.write(frame({"go": False}))
+            await writer.drain()
+            began = time.monotonic()
+            self.stands_still.set()
+            try:
+                await self._may_go_on.wait()
+            finally:
+                self.stands_still.clear()
+                self._began += time.monotonic() - began
+
     def _release(self) -> None:
-        if self._lease.since is not None:
+        """Return the device, if this run has it: another one may have it while this one is paused."""
+        if self._has_device and self._lease.since is not None:
             seconds = time.monotonic() - self._lease.since
             self._device_s += seconds
             self.on_device_time(seconds)
-        self._lease.release()
+            self._lease.release()
+        self._has_device = False
 
     async def _watch(self) -> None:
         """End the run if one of its phases takes too long: its start, its time without progress, a
@@ -286,7 +322,7 @@ class Run:
                 self._began += pause_s
                 self._last_progress = resumed = now
             quiet_s = 0.0 if self._waiting_for_device else now - self._last_progress
-            since = self._lease.since
+            since = self._lease.since if self._has_device else None
             held_s = 0.0 if since is None else now - max(since, resumed)
             if self._ended_at is not None:
                 if now - self._ended_at > ENDED_S:
@@ -298,7 +334,7 @@ class Run:
                     self.stop("timeout", f"it did not start within {settings.start_timeout_s:g} s")
             elif quiet_s > settings.job_stall_s:
                 self.stop("timeout", f"it made no progress for {settings.job_stall_s:g} s")
-            elif now - self._began > settings.job_wall_s:
+            elif now - self._began > settings.job_wall_s and not self.stands_still.is_set():
                 self.stop("timeout", f"it was not done within {settings.job_wall_s:g} s")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,18 @@ from warpcall_kernels.execution.clock import clock
 from warpcall_kernels.execution.inputs import Pool, Values
 from warpcall_kernels.execution.reading import Results
 from warpcall_kernels.execution.remote import RemoteExecutor
-from warpcall_kernels.measuring import Implementation, _blocks, make_case, measure
+from warpcall_kernels.measuring import (
+    Implementation,
+    _blocks,
+    _measure,
+    _racing,
+    make_case,
+    measure,
+)
+from warpcall_kernels.measuring import race as measure_race
 from warpcall_kernels.measuring._blocks import ANSWERS, FEWEST_CHECKS, Blocks
 from warpcall_kernels.measuring._candidates import Candidate
+from warpcall_kernels.measuring._measure import FEWEST_ROUNDS
 
 
 @pytest.mark.parametrize(("block_s", "most"), [(0.0, 1), (None, 10_000)])
@@ -56,6 +67,33 @@ def test_a_block_has_as_many_samples_as_its_lease_allows(
     assert (max(calls) > 1 + warm) is (block_s is None)
     (watched,) = result.implementations
     assert watched.n == result.rounds - len(result.masked)
+
+
+@pytest.mark.parametrize("race", [False, True])
+def test_the_time_for_which_another_job_has_the_device_does_not_count(
+    race: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_s, blocks, took_part = 0.0, 0, measure_race if race else measure
+    elsewhere_s = 10_000.0  # many times what a measurement may take
+    now = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
+    for module in (_blocks, _measure, _racing):
+        monkeypatch.setattr(module, "time", now, raising=False)
+
+    @contextlib.contextmanager
+    def lease() -> Iterator[float | None]:
+        nonlocal late_s, blocks
+        blocks += 1
+        if blocks % 5 == 0:
+            late_s += elsewhere_s
+        yield 0.0  # one sample
+
+    result = took_part(
+        make_case("permute", SPEC), ["torch", "warpcall"], device, BRIEF, lease=lease
+    )
+
+    assert late_s > elsewhere_s
+    assert result.seconds < elsewhere_s
+    assert result.rounds > FEWEST_ROUNDS + 1
 
 
 def test_a_few_outputs_are_compared_however_long_that_takes(

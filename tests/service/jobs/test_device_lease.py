@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import httpx
 import psutil
@@ -157,6 +158,85 @@ def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> N
     assert sum(lease.waited) > len(lease.blocks), "calls came meanwhile"
     assert set(lease.blocks) == {0}
     assert len(took_s) > len(lease.blocks), "and were served between blocks"
+
+
+class Shared:
+    """A lane's lease as one of several runs has it. Only the run that has the device returns it.
+
+    Attributes:
+        blocks: names of the runs, one for each block, in their order; all runs share the list.
+    """
+
+    def __init__(self, name: str, lease: DeviceLease, blocks: list[str]) -> None:
+        self.blocks = blocks
+        self._name = name
+        self._lease = lease
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._lease, name)
+
+    async def acquire(self) -> None:
+        await self._lease.acquire()
+        self.blocks.append(self._name)
+
+    def release(self) -> None:
+        assert self._lease.since is None or self.blocks[-1] == self._name
+        self._lease.release()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_paused_run_has_no_block_while_another_one_runs_and_then_goes_on(ends: bool) -> None:
+    """The paused run goes on when the other one has ended, or ends while others have the device."""
+
+    async def play() -> tuple[str, str, list[str], int]:
+        settings = BenchSettings.load(devices="cpu", arena_bytes=8 << 20)
+        engine = LocalEngine(settings)
+        await engine.start()
+        try:
+            lease, blocks = engine.all_lanes[0].device_lease, list[str]()
+
+            async def until_blocks(name: str, more: int) -> None:
+                wanted = blocks.count(name) + more
+                async with asyncio.timeout(PATIENCE_S):
+                    while blocks.count(name) < wanted:
+                        await asyncio.sleep(0.01)
+
+            def run(name: str, waits_for: Run | None = None, **change: object) -> Run:
+                shared = cast("DeviceLease", Shared(name, lease, blocks))
+                given = cast("Task", {**task(), **change})
+                tag = f"test/lease/{name}"
+                return Run(
+                    given, tag, {}, shared, settings, lambda event: None, waits_for=waits_for
+                )
+
+            long = run("long", precision="publish")
+            of_long = asyncio.create_task(long.run())
+            await until_blocks("long", 3)
+            long.pause()
+            short = run("short", long)
+            of_short = asyncio.create_task(short.run())
+            await until_blocks("short", 3)
+            found = await of_short
+            if ends:
+                await lease.acquire()  # for another run
+                long.stop("cancelled", "")
+                await of_long
+                assert lease.since is not None
+                lease.release()
+            else:
+                long.resume()
+                await until_blocks("long", 3)
+                long.stop("cancelled", "")
+            return found.exit_class, (await of_long).exit_class, blocks, blocks.count("short")
+        finally:
+            await engine.stop()
+
+    of_short, of_long, blocks, count = asyncio.run(play())
+
+    assert (of_short, of_long) == ("ok", "cancelled")
+    first = blocks.index("short")
+    assert blocks[first : first + count] == ["short"] * count
+    assert (blocks[-1] == "long") is not ends
 
 
 def task() -> Task:
