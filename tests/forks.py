@@ -8,8 +8,8 @@ descriptors and exit status, as a process started with exec has.
 
 `Forked` takes the place of `subprocess.Popen`. It starts with exec what would not be the same: see
 `is_forkable`. What `unshare` and such commands start is a fork as well: see tests/likeness.py. Forks run the
-`sitecustomize.py` of PYTHONPATH, too, after their imports. Real servers serve the shared fixture of tests/e2e and
-its tests of load, crowds and new ops, those of tests/image, and what tests start in a shell.
+`sitecustomize.py` of PYTHONPATH, too, after their imports. Servers that are no forks serve the tests of load,
+crowds, wheels and new ops in tests/e2e, one of its evaluations, those of tests/image, and what tests start in a shell.
 """
 
 from __future__ import annotations

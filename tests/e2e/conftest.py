@@ -1,4 +1,4 @@
-"""A real server for the tests that do not break it."""
+"""Servers for the tests that do not break them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from demo.server import Server, running_server
 from tests import pointed
 from tests.e2e.command import Warpcall, command_for
-from tests.e2e.lab import lab
+from tests.e2e.lab import lab, sandboxed_lab
+from tests.servers import Server, running_server
 from tests.service.job_requests import BRIEF
 
-__all__ = ["lab", "server", "warpcall"]
+__all__ = ["lab", "sandboxed_lab", "server", "warpcall"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
+    """A server whose processes are forks: see tests/forks.py."""
     if pointed.URL:
         yield pointed.Elsewhere(pointed.URL)
         return

@@ -39,6 +39,12 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
+def lab(sandboxed_lab: Lab) -> Lab:
+    """The users of a server whose uploads run in the sandbox."""
+    return sandboxed_lab
+
+
+@pytest.fixture
 def warpcall(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:

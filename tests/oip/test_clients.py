@@ -91,10 +91,20 @@ def _read(output: Mapping[str, Any], file: Path) -> Tensor:
     return flat.reshape(output["shape"])
 
 
+@pytest.fixture(scope="module")
+def right() -> set[tuple[str, str, bytes]]:
+    """Outputs that were right: id of the call, name, and bytes. Most variants return the same ones."""
+    return set()
+
+
 @pytest.mark.timeout(500)  # the first one installs the client
 @pytest.mark.parametrize(("client", "variant"), VARIANTS)
 def test_an_unmodified_client_gets_every_case_right(
-    client: str, variant: str, calls: tuple[Path, Calls], server: Server
+    client: str,
+    variant: str,
+    calls: tuple[Path, Calls],
+    right: set[tuple[str, str, bytes]],
+    server: Server,
 ) -> None:
     folder, every = calls
     if client == "kserve":  # it has no BF16, and writes null in JSON for what is not finite
@@ -110,8 +120,11 @@ def test_an_unmodified_client_gets_every_case_right(
 
     assert {op.name for op, _, _ in every} == set(ops())
     for op, case, call in every:
-        outputs = {}
+        outputs, seen = {}, set()
         for output in call["outputs"]:
             file = folder / f"{call['id']}.{output['name']}.{variant}"
             outputs[output["name"]] = _read(output, file)
-        suite.assert_right(op, case.tensors(), case.params, outputs)
+            seen.add((call["id"], output["name"], file.read_bytes()))
+        if not seen <= right:
+            suite.assert_right(op, case.tensors(), case.params, outputs)
+            right |= seen
