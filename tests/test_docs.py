@@ -6,6 +6,9 @@ blocks run in order against a real server, and an ```output block is what the on
 with `...` for what differs from run to run. Of `make` only the existence of its target is checked,
 because it sets up, or serves without end; `.ci/run` runs those. Blocks without a language are
 drawings. Tables are compared with the code that they tell of.
+
+`warpcall`, `warpcall-server` and Python are new processes for README, and forks of the template (tests/commands.py)
+for the pages in docs, where their imports would be half of the time.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ import warpcall
 from bench import report as service_report
 from bench.kernels import grid_page
 from bench.kernels.page import families, markdown
+from tests import forks
+from tests.commands import COMMANDS, forked_commands
 from tests.oip import environments
 from tests.servers import Server, running_server
 from tests.service.job_requests import BRIEF
@@ -127,12 +132,42 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def forked(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """That place, as the working folder, with an environment whose commands are forks."""
+    monkeypatch.chdir(folder)  # which forks have
+    environment = folder / ".venv"
+    environment.unlink()
+    (environment / "bin").mkdir(parents=True)
+    (environment / "pyvenv.cfg").symlink_to(Path(sys.prefix) / "pyvenv.cfg")
+    for file in (Path(sys.prefix) / "bin").iterdir():
+        if file.name not in COMMANDS:
+            (environment / "bin" / file.name).symlink_to(file)
+    commands = tmp_path_factory.mktemp("commands")
+    for name in COMMANDS:
+        (environment / "bin" / name).symlink_to(commands / name)
+    with forked_commands(commands):
+        yield folder
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("no_uploads_left")
 @pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda page: page.name)
-def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server: Server) -> None:
+def test_the_examples_of_a_page_run_as_written(
+    page: Path, server: Server, request: pytest.FixtureRequest
+) -> None:
+    are_forks = page.parent != ROOT
+    folder: Path = request.getfixturevalue("forked" if are_forks else "folder")
     for example in examples(page):
         text = example.text.replace(ADDRESS, f"127.0.0.1:{server.port}")
+        environment = {
+            **os.environ,
+            "PATH": path_without_environment(),
+            "WARPCALL_URL": server.url,
+            "WARPCALL_DATA_DIR": str(folder / "data"),  # not the server's: it asks for no key
+        }
         if example.language == "python":
             theirs = environments.python_of("triton") if "tritonclient" in text else None
             command = [str(theirs or sys.executable), "-c", text]
@@ -140,20 +175,18 @@ def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server:
             text = re.sub(r"^make\b", "make --dry-run --always-make", text, flags=re.MULTILINE)
             command = ["bash", "-euo", "pipefail", "-c", text]
 
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={
-                **os.environ,
-                "PATH": path_without_environment(),
-                "WARPCALL_URL": server.url,
-                "WARPCALL_DATA_DIR": str(folder / "data"),  # not the server's: it asks for no key
-            },
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        if are_forks and command[0] == sys.executable:
+            done = forks.run(command, environment, timeout_s=120)
+        else:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
 
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         assert not done.stderr, done.stderr
