@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import running_server
 from tests.e2e.command import Warpcall, command_for
-from tests.e2e.lab import UPLOADS, Lab
-from tests.servers import SMALL
-from tests.service.job_requests import BRIEF
+from tests.e2e.lab import Lab
 from tests.service.uploads.sources import TRITON
-from warpcall import AsyncClient, Client, Evaluation, InvalidInput
+from warpcall import AsyncClient, Evaluation, InvalidInput
 
 pytestmark = pytest.mark.slow
 
@@ -58,16 +55,6 @@ def test_one_candidate_has_one_verdict(lab: Lab) -> None:
         assert "line 1" in broken.failure.text
         with pytest.raises(InvalidInput, match="either cases or sweep"):
             gpu.evaluate("permute", RIGHT)
-
-
-def test_a_server_whose_processes_are_no_forks_evaluates_in_the_sandbox() -> None:
-    with (
-        running_server({"WARPCALL_UPLOADS": UPLOADS, **SMALL, **BRIEF}) as real,
-        Client(real.url) as gpu,
-    ):
-        found = gpu.evaluate("permute", RIGHT, cases=CASES, baseline="torch")
-
-    assert (found.ok, found.right, found.compiled) == (True, True, True)
 
 
 def test_many_candidates_have_their_verdicts_in_the_order_in_which_these_are_known(
