@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import httpx
 import pytest
 
 from demo.server import Server, running_server
+from tests.template import BRIEF_JOBS
+from warpcall import Client
 
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "service"
@@ -46,7 +49,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     for wheel in found:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
-    with running_server({"PYTHONPATH": str(folder), "WARPCALL_ARENA_BYTES": "16MiB"}) as server:
+    settings = {
+        "PYTHONPATH": os.pathsep.join([BRIEF_JOBS, str(folder)]),
+        "WARPCALL_ARENA_BYTES": "16MiB",
+        "WARPCALL_UPLOADS": "trusted",  # the account of the sandbox may not read pytest's folders
+        "WARPCALL_WAITING_PROCESS_S": "0",
+    }
+    with running_server(settings) as server:
         yield Installed(folder, server)
 
 
@@ -61,6 +70,18 @@ def test_the_server_is_the_one_of_the_wheels(installed: Installed) -> None:
     ).stdout
 
     assert shown.count(f"{installed.folder}/") == 2
+
+
+def test_a_source_is_evaluated_by_processes_that_are_no_forks_of_another(
+    installed: Installed,
+) -> None:
+    source = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
+    case = {"shape": [16, 16], "dtype": "float32", "params": {"dims": [1, 0]}}
+
+    with Client(installed.server.url) as gpu:
+        found = gpu.evaluate("permute", source, cases=[case], baseline="torch")
+
+    assert (found.ok, found.right, found.compiled) == (True, True, True)
 
 
 def test_all_files_of_the_pages_are_installed(installed: Installed) -> None:
