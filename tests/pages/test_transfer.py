@@ -12,7 +12,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from tests.app.pages.test_pages import links_of
+from tests.app.pages.test_every_page import links_of
 from tests.pages import lab
 from tests.pages.conftest import SETTINGS, Lab
 from tests.servers import Server, running_server

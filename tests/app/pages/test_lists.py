@@ -1,13 +1,11 @@
-"""Every list of the pages sorts by its columns and filters by words, in its address and without scripts."""
+"""Lists of the pages sort by their columns and filter by words, in their address and without scripts."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from html import unescape
-from html.parser import HTMLParser
 from types import SimpleNamespace
-from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -19,54 +17,12 @@ from warpcall_bench.pages.sortable import table
 from warpcall_bench.pages.view import View
 from warpcall_bench.words import LONGEST, natural, words_of
 
-# Tables that are no lists: their rows belong together, are in the only order that makes sense, or are
-# the first of a list that stands whole on another page.
-NO_LISTS = {
-    *("results", "answers", "heat", "more", "spreads", "facts-table", "pair", "choices"),
-    *("latest", "parts", "ranking", "won"),
-}
 ROWS = [
     SimpleNamespace(name="n10", size=3, by=SimpleNamespace(user="Ann"), tags=["a"]),
     SimpleNamespace(name="n9", size=None, by=None, tags=[]),
     SimpleNamespace(name="N11", size=20, by=SimpleNamespace(user="bob"), tags=["b", "c"]),
 ]
 COLUMNS = {"name": "name", "size": "size", "smallness": "-size", "user": "by.user", "tag": "tags.0"}
-
-
-@dataclass
-class Shown:
-    """A table of a page."""
-
-    classes: set[str]
-    rows: int = 0
-    links: list[str] = field(default_factory=list)
-    marks: list[str] = field(default_factory=list)
-
-
-class Tables(HTMLParser):
-    """The tables of a page with their links that sort, and its forms that filter."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: list[Shown] = []
-        self.fields: list[str] = []
-        self._in_head = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag == "table":
-            self.tables.append(Shown({*given.get("class", "").split()}))
-        elif tag in ("thead", "tbody"):
-            self._in_head = tag == "thead"
-        elif tag == "tr" and self.tables and not self._in_head:
-            self.tables[-1].rows += 1
-        elif tag == "th" and "aria-sort" in given:
-            self.tables[-1].marks.append(given["aria-sort"])
-        elif tag == "a" and given.get("class") == "sort":
-            self.tables[-1].links.append(given["href"])
-        elif tag == "input" and given.get("type") == "search":
-            self.fields.append(given["name"])
 
 
 def view(**query: str) -> View:
@@ -137,45 +93,6 @@ def test_a_link_keeps_the_filter_and_reverses_the_order() -> None:
     assert 'name="keys.find" value="a&amp;b"' in form
     assert 'name="user" value="all"' in form
     assert "before" not in form
-
-
-@pytest.mark.slow
-def test_every_list_of_every_page_sorts_by_links(
-    pages_lab: Lab, browser_http: httpx.Client
-) -> None:
-    """Also after a filter that leaves nothing."""
-    sorted_by: set[str] = set()
-    filtered: set[str] = set()
-    for path in [path for path in [*pages_lab.paths, "/admin?by=day"] if "guide" not in path]:
-        found = Tables(browser_http.get(path).text)
-        for one in found.tables:
-            # A kernel of a compile report has a row for its name, and one for what it needs.
-            several = one.rows > (2 if "kernels" in one.classes else 1)
-            if several and not one.classes & NO_LISTS:
-                assert one.links, (path, one)
-            for link in one.links[: 1 if path.startswith("/compare") else None]:  # it takes long
-                url = urljoin(f"http://server{path}", link).removeprefix("http://server")
-                page = browser_http.get(url.partition("#")[0])
-                assert page.status_code == 200, url
-                (mark,) = [mark for shown in Tables(page.text).tables for mark in shown.marks]
-                descends = any(
-                    name.endswith("sort=-") for name in re.findall(r"[^?&]*sort=-?", url)
-                )
-                assert mark == ("descending" if descends else "ascending"), url
-                sorted_by.add(urlsplit(path).path)
-        for name in found.fields:
-            page = browser_http.get(path, params={**dict(parse_qs_one(path)), name: "no such text"})
-            assert page.status_code == 200
-            assert "Nothing has “no such text”" in page.text or path == "/jobs", path
-            assert 'value="no such text"' in page.text
-            filtered.add(urlsplit(path).path)
-
-    assert {"/", "/jobs", "/kernels", "/admin", "/board", "/history"} <= sorted_by
-    assert {"/jobs", "/kernels", "/admin", "/history"} <= filtered
-
-
-def parse_qs_one(path: str) -> list[tuple[str, str]]:
-    return [(name, value[0]) for name, value in parse_qs(urlsplit(path).query).items()]
 
 
 def test_the_list_of_jobs_is_found_by_words_outcome_and_day_and_sorted_whole(

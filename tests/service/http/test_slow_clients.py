@@ -285,7 +285,7 @@ def test_no_route_waits_without_end_for_its_answer_to_be_read(
             time.monotonic() + 3 * PATIENCE_S
         )  # enough to serve all of them on a busy machine
         while waiting and time.monotonic() < deadline:
-            time.sleep(0.2)
+            time.sleep(1)  # to look takes long where the machine has many connections
             held = connections(server)
             waiting = {port: name for port, name in waiting.items() if port in held}
 
