@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.app.pages.conftest import Lab
-from tests.app.pages.test_pages import links_of
+from tests.app.pages.test_every_page import links_of
 from tests.service.requests import problem_of
 from warpcall_bench.pages.guide import files, sections
 

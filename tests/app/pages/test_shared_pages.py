@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urljoin, urlsplit
 
 from tests.app.pages.conftest import SharedLab
-from tests.app.pages.test_pages import links_of
+from tests.app.pages.test_every_page import links_of
 
 
 def test_a_link_shows_a_job_and_its_cases_and_leads_nowhere_else(shared_lab: SharedLab) -> None:
