@@ -41,8 +41,9 @@ from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
 from warpcall_bench import json_body
+from warpcall_bench.jobs import routes as job_routes
 from warpcall_bench.jobs import service as job_service
-from warpcall_bench.jobs.models import MAX_BODY_BYTES
+from warpcall_bench.jobs.models import MAX_BODY_BYTES, MAX_COMMAND_BYTES
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import implementations
 from warpcall_service.calls import programs
@@ -407,6 +408,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         f"{multipart.MAX_PADDING} spaces",
         "a parameter in a form": f"{multipart.MAX_TEXT_BYTES >> 10} KiB",
         "description of a job": f"{MAX_BODY_BYTES >> 10} KiB",
+        "description of a scratch run": f"{MAX_COMMAND_BYTES >> 10} KiB, and {job_routes.FILE_BYTES} "
+        "bytes for each file that an upload may have",
         "regions of shared memory of one user": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, and {MAX_MESSAGE_BYTES >> 10} KiB for the "
         "description of them and their tensors",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from warpcall._client import Client
     from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact
     from warpcall._jobs.job import AsyncJob, Job
+    from warpcall._jobs.scratch import ScratchResult
     from warpcall._launches import Launch, launches
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
@@ -157,6 +158,7 @@ __all__ = [
     "Regression",
     "RegressionRow",
     "Results",
+    "ScratchResult",
     "Share",
     "StoredTensor",
     "TimedOut",
@@ -229,6 +231,7 @@ _LAZY = {
     "Regression": "regressions",
     "RegressionRow": "regressions",
     "Results": "jobs.results",
+    "ScratchResult": "_jobs.scratch",
     "Share": "jobs",
     "StoredTensor": "_tensors",
     "UserLimits": "users",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -23,6 +23,7 @@ from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.monitors import AsyncMonitors
 from warpcall._jobs.problems import AsyncProblems
 from warpcall._jobs.regressions import AsyncRegressions
+from warpcall._jobs.scratch import ScratchOptions, ScratchResult, execute
 from warpcall._jobs.source import Code
 from warpcall._program import AsyncProgram
 from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, TensorInput
@@ -227,6 +228,36 @@ class AsyncClient(BaseClient, AsyncOps):
             TimedOut: the verdict was not known in time. The job goes on.
         """
         return await evaluate(self._core, op, candidate, options, timeout_s)
+
+    async def exec(
+        self,
+        command: Sequence[str],
+        *,
+        on_output: Callable[[bytes, int], None] = lambda content, left_out: None,
+        **options: Unpack[ScratchOptions],
+    ) -> ScratchResult:
+        """Run a command on one of the server's devices, and wait until it has ended. It is a scratch run: it
+        waits in the queue of jobs, has the whole device for a bounded time, runs in the server's sandbox,
+        and is not judged. A command that fails is a result, and no error.
+
+        If the wait is interrupted (Ctrl-C, or a task that is cancelled), the run is cancelled.
+
+        Args:
+            command: a program and its arguments, such as ["python", "check.py"]. No shell reads them.
+            on_output: called with each piece of what the command writes, as it arrives, and the number of
+                bytes that were left out before it.
+            options: `send`, a folder, a tarball, or the content of each file by its path, for the folder in
+                which the command starts; `fetch`, paths of files and folders there that are sent back;
+                `limit_s`, 60 by default; `name`, which lists show; `private`, false to let all users read the
+                run; `gpu` and `node`, as in `JobRequest`.
+
+        Raises:
+            InvalidInput, TooLarge: the command or a file is refused; `field` names the reason.
+            Forbidden: the server allows no scratch runs, or the caller has not the role `scratch`.
+            Busy: the user has too many jobs that are not finished.
+            OSError: the folder cannot be read.
+        """
+        return await execute(self._core, command, options, on_output)
 
     def evaluate_many(
         self,

@@ -136,6 +136,7 @@ class Client(BaseClient, Ops):
         return Regressions(self.jobs)
 
     evaluate = blocking(AsyncClient.evaluate)
+    exec = blocking(AsyncClient.exec)
 
     def evaluate_many(
         self,

@@ -37,7 +37,7 @@ class Me(Payload):
     name: str
     """Name of the user; `local` on a server without keys."""
     role: str
-    """"call", "bench", "upload" or "admin"."""
+    """"call", "bench", "upload", "scratch" or "admin"."""
     limits: UserLimits
     """What the user may have in flight."""
     in_flight: InFlight

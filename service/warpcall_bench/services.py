@@ -21,7 +21,7 @@ from warpcall_bench.evaluations.service import Evaluations
 from warpcall_bench.forms.routes import forms
 from warpcall_bench.jobs import queue
 from warpcall_bench.jobs import routes as job_routes
-from warpcall_bench.jobs.models import JobChange, JobRequest
+from warpcall_bench.jobs.models import JobChange, JobRequest, ScratchRequest
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.monitors import routes as monitor_routes
 from warpcall_bench.monitors import webhooks
@@ -56,6 +56,7 @@ SCHEMAS = (
     EvaluationRequest,
     BatchRequest,
     JobRequest,
+    ScratchRequest,
     MonitorChange,
     MonitorRequest,
     ShareRequest,
@@ -150,6 +151,7 @@ class Services:
         jobs, uploads = self.jobs, self._uploads
         return [
             job_routes.jobs(jobs, core.stopping),
+            job_routes.scratch_runs(settings, jobs),
             evaluation_routes.evaluations(settings, self._evaluations, self._batches, jobs),
             summary_routes.summaries(jobs),
             artefact_routes(jobs, self._artefacts),

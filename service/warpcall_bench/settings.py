@@ -89,6 +89,17 @@ class BenchSettings(Settings):
             "share a database must have the same value."
         ),
     )
+    scratch_max_s: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description=(
+            "Seconds that one scratch run may have a device: a command of a user with the role `scratch`, "
+            "which runs in the sandbox and is not judged. With 0, scratch runs are refused. They also need "
+            "`uploads=sandboxed`. Calls wait meanwhile. Servers that share a database must have the same value."
+        ),
+    )
     upload_max_bytes: ByteSize = Field(
         ByteSize(256 << 10),
         ge=1024,

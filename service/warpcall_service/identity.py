@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from warpcall.errors import Forbidden
 
-Role = Literal["call", "bench", "upload", "admin"]
+Role = Literal["call", "bench", "upload", "scratch", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)  # each includes the rights of those before it
 Kind = Literal["user", "role"]  # of those whom a quota can be for
 KINDS: tuple[Kind, ...] = get_args(Kind)

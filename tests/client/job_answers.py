@@ -38,6 +38,7 @@ JOB: dict[str, Any] = {
     "host": "",
     "device_name": "",
     "times": None,
+    "kind": "benchmark",
 }
 SUBMITTED = {**JOB, "reused": False}
 DETAILS = {

@@ -23,6 +23,7 @@ from warpcall._cli import (
     monitors,
     race,
     regression,
+    scratch,
     sharing,
     tensors,
     upload_commands,
@@ -82,6 +83,7 @@ app.add_typer(verify.app)
 app.add_typer(jobs.app)
 app.add_typer(measured.app)
 app.add_typer(sharing.app)
+app.add_typer(scratch.app)
 
 
 def _print_version(wanted: bool) -> None:

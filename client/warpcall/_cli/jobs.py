@@ -30,6 +30,7 @@ from warpcall._cli.output import (
     table_of,
     write_lines,
 )
+from warpcall._cli.scratch import watch_scratch
 from warpcall._cli.tables import (
     board_lines,
     devices_table,
@@ -90,6 +91,9 @@ def jobs(
     before: Annotated[
         str | None, typer.Option(metavar="ID", help="Id of the last job of the previous page.")
     ] = None,
+    scratch: Annotated[
+        bool, typer.Option("--scratch", help="List scratch runs instead of benchmarks.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -99,7 +103,15 @@ def jobs(
     """
     known = None if state is None else one_of("--state", state, STATES)
     with Client(url) as gpu:
-        found = gpu.jobs.list(state=known, op=op, tag=tag, user=user, before=before, limit=limit)
+        found = gpu.jobs.list(
+            state=known,
+            op=op,
+            tag=tag,
+            user=user,
+            before=before,
+            limit=limit,
+            kind="scratch" if scratch else None,
+        )
     if as_json:
         print_json([asdict(job.info) for job in found])
     elif found:
@@ -110,9 +122,15 @@ def jobs(
 
 @app.command()
 def watch(id: JobId, as_json: Json = False, url: Url = None) -> None:
-    """Wait for a job and show its results. Ctrl-C leaves the job running."""
+    """Wait for a job and show its results. Ctrl-C leaves the job running.
+
+    Of a scratch run it shows what its command writes, and has the exit code of `warpcall exec`.
+    """
     with Client(url) as gpu:
-        wait_and_print(gpu.jobs.get(id), as_json=as_json)
+        job = gpu.jobs.get(id)
+        if job.kind == "scratch":
+            raise typer.Exit(watch_scratch(job))
+        wait_and_print(job, as_json=as_json)
 
 
 @app.command()

@@ -255,7 +255,8 @@ def where(job: JobInfo) -> str:
 def measured(job: JobInfo) -> str:
     """What a job measures: its title and tags, and until its outcome says more its implementations."""
     tags = f" [{' '.join(job.tags)}]" if job.tags else ""
-    names = "" if chip_of(job) else f": {', '.join(job.implementations)}"
+    timed = ", ".join(job.implementations)  # a scratch run has none
+    names = "" if chip_of(job) or not timed else f": {timed}"
     return f"{job.title}{names}{tags}"
 
 

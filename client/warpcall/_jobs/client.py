@@ -31,6 +31,7 @@ from warpcall.errors import InvalidInput
 from warpcall.jobs import (
     STATES,
     JobEvent,
+    JobKind,
     JobList,
     JobPreview,
     Queue,
@@ -130,9 +131,10 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         user: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        kind: JobKind | None = None,
     ) -> list[AsyncJob]:
         """As `Jobs.list`, awaited."""
-        wanted = {"state": state, "op": op, "tag": tag, "user": user}
+        wanted = {"state": state, "op": op, "tag": tag, "user": user, "kind": kind}
         return await self._list({**wanted, "before": before, "limit": limit})
 
     async def shares(self, *, user: str | None = None) -> Sequence[Share]:
@@ -294,6 +296,7 @@ class Jobs(_JobsBase[Job]):
         user: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        kind: JobKind | None = None,
     ) -> list[Job]:
         """Jobs that the user may read, the latest first.
 
@@ -302,8 +305,9 @@ class Jobs(_JobsBase[Job]):
             user: whose jobs to list; "all" for those of all users, None for the user's own.
             before: id of the last job of the previous page.
             limit: on the number of jobs, 50 by default, at most 500.
+            kind: "scratch" for scratch runs; None means benchmarks.
         """
-        wanted = {"state": state, "op": op, "tag": tag, "user": user}
+        wanted = {"state": state, "op": op, "tag": tag, "user": user, "kind": kind}
         return run_now(self._list({**wanted, "before": before, "limit": limit}))
 
     def cancel(self, id: str) -> Job:

@@ -64,7 +64,10 @@ and a text with NVIDIA's Nsight Compute, "compile" a compile report of the kerne
 Verdict = Literal["faster", "slower", "same", "undecided"]
 """What a ratio's interval says, given the margin within which two times are the same."""
 
-EventKind = Literal["state", "case", "progress"]
+JobKind = Literal["benchmark", "scratch"]
+"""What a job is: a "scratch" run is one command, has no results, and is not judged."""
+
+EventKind = Literal["state", "case", "progress", "output", "file"]
 
 STATES: tuple[State, ...] = get_args(State)
 ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
@@ -273,6 +276,8 @@ class JobInfo(Titled, Payload):
     from older servers."""
     times: JobTimes | None = None
     """Where the time of its runs went; null until one has ended, and from older servers."""
+    kind: JobKind = "benchmark"
+    """What it is: "scratch" for a command, which has the op "scratch", no implementations and no cases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +300,9 @@ class JobDetails(JobInfo):
     """SHA-256 of the source of each implementation; "copy" has none, and old jobs have none."""
     problem_sha256: str | None
     """SHA-256 of the problem's source; null if the op is not a problem."""
+    exit_status: int | None = None
+    """Exit status of the command of a scratch run, 128 and its number for a signal; null until then, of a
+    run that was ended, and of benchmarks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +418,8 @@ class QueueEntry(Titled, Payload):
     name: str = ""
     """What its user calls it; empty without a name, for those who may not read the job, and from
     older servers."""
+    kind: JobKind = "benchmark"
+    """What it is: "scratch" for a command, which has the op "scratch" and no cases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -513,9 +523,12 @@ class JobEvent(Payload):
     at: str
     """When it happened."""
     kind: EventKind
-    """What `data` tells of: a new state, a case that was measured, or what the job does now."""
+    """What `data` tells of: a new state, a case that was measured, or what the job does now. Of a scratch
+    run also what its command wrote, and a file that it sent back."""
     data: dict[str, Any]
-    """`state` with `exit_class` and `detail` at the end; `case` with `cases_done`; or `phase`."""
+    """`state` with `exit_class` and `detail` at the end; `case` with `cases_done`; or `phase`. Of "output",
+    `data` in base64, and in `at` the bytes before it; what is missing in between was left out. Of "file", its
+    `path` and the name of its `artefact`, or an `error`."""
 
     @property
     def is_last(self) -> bool:

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -19,7 +20,7 @@ from warpcall_bench.artefacts.contents import REPORT, TEXT
 from warpcall_bench.artefacts.service import Artefacts, NewArtefact, file_name
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
-from warpcall_bench.runs.events import ProfileMade
+from warpcall_bench.runs.events import FileFetched, ProfileMade
 from warpcall_bench.runs.messages import PROFILE_FILES, ProfileTask
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.store.database import StoreError
@@ -38,6 +39,8 @@ RETRY_S = 1.0  # between two attempts to store one
 MAX_WAITING_BYTES = 64 << 20  # of profiles that wait to be stored
 
 log = logging.getLogger("warpcall.artefacts")
+
+MadeT = TypeVar("MadeT", ProfileMade, FileFetched)
 
 
 def check(cases: int, implementations: int) -> None:
@@ -99,6 +102,15 @@ def left(session: Session, job: Job, settings: BenchSettings) -> ProfileTask | N
     }
 
 
+def artefact_of(implementations: Sequence[str], made: ProfileMade) -> NewArtefact:
+    """The artefact of a profile that a job has made.
+
+    Args:
+        implementations: all of the job.
+    """
+    return described(implementations, made.position, made.implementation, made.file)
+
+
 def described(implementations: Sequence[str], position: int, name: str, file: str) -> NewArtefact:
     """The artefact of a file of a profile.
 
@@ -116,31 +128,34 @@ def described(implementations: Sequence[str], position: int, name: str, file: st
     )
 
 
-class ProfileWriter:
-    """Stores the profiles of one run, in order and without delaying the run.
+class ArtefactWriter(Generic[MadeT]):
+    """Stores the profiles of one run, or the files that it sends back, in order and without delaying it.
 
     While the database cannot be written, it tries again until it can.
 
     Args:
         job_of: as `Artefacts.add` takes it. If it raises an exception, nothing more is stored.
-        implementations: all of the job.
+        artefact_of: describes the artefact of what was made.
+        on_stored: called with what was made, and why it was not stored; empty if it was.
     """
 
     def __init__(
         self,
         artefacts: Artefacts,
         job_of: Callable[[Session], Job],
-        implementations: Sequence[str],
+        artefact_of: Callable[[MadeT], NewArtefact],
+        on_stored: Callable[[MadeT, str], None] = lambda made, why: None,
     ) -> None:
         self._artefacts = artefacts
         self._job_of = job_of
-        self._implementations = implementations
-        self._made: asyncio.Queue[ProfileMade] = asyncio.Queue()
+        self._artefact_of: Callable[[MadeT], NewArtefact] = artefact_of
+        self._on_stored: Callable[[MadeT, str], None] = on_stored
+        self._made: asyncio.Queue[MadeT] = asyncio.Queue()
         self._waiting_bytes = 0
         self._writing = asyncio.create_task(self._write())
 
-    def put(self, made: ProfileMade) -> None:
-        """Append a profile to those that wait to be stored."""
+    def put(self, made: MadeT) -> None:
+        """Append a file to those that wait to be stored."""
         if self._waiting_bytes + len(made.content) > MAX_WAITING_BYTES:
             why = "the server could not store it in time"
             made = replace(made, content=b"", error=why)
@@ -148,12 +163,12 @@ class ProfileWriter:
         self._made.put_nowait(made)
 
     async def close(self) -> None:
-        """Wait until all profiles are stored."""
+        """Wait until all are stored."""
         await self._made.join()
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop. Profiles that wait are dropped."""
+        """Stop. Those that wait are dropped."""
         self._writing.cancel()
         await asyncio.wait((self._writing,))
 
@@ -165,20 +180,21 @@ class ProfileWriter:
                 if usable:
                     await self._store(made)
             except Exception:  # such as a claim that is lost
-                log.info("profiles of a job are dropped", exc_info=True)
+                log.info("artefacts of a job are dropped", exc_info=True)
                 usable = False
             self._waiting_bytes -= len(made.content)
             self._made.task_done()
 
-    async def _store(self, made: ProfileMade) -> None:
-        new = described(self._implementations, made.position, made.implementation, made.file)
+    async def _store(self, made: MadeT) -> None:
+        new = self._artefact_of(made)
         while True:
             try:
                 if made.error:
-                    await self._artefacts.add_error(self._job_of, new, made.error)
+                    why = await self._artefacts.add_error(self._job_of, new, made.error)
                 else:
-                    await self._artefacts.add(self._job_of, new, made.content)
+                    why = await self._artefacts.add(self._job_of, new, made.content)
             except StoreError:
                 await asyncio.sleep(RETRY_S)
             else:
+                self._on_stored(made, why)
                 return

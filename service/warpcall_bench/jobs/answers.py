@@ -76,9 +76,15 @@ def submitted(session: Session, row: JobRow, created: bool, devices: int) -> Sub
     return checked(SubmittedJob, {**fields, "reused": not created})
 
 
-def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetails:
-    """One job with its details."""
-    row = submissions.find(session, caller, job_id)
+def job(
+    session: Session, caller: Caller, job_id: str, devices: int, *, any_kind: bool = False
+) -> JobDetails:
+    """One job with its details.
+
+    Args:
+        any_kind: as for `submissions.find`.
+    """
+    row = submissions.find(session, caller, job_id, any_kind=any_kind)
     known = facts(row, caller) or {}
     return checked(
         JobDetails,
@@ -89,6 +95,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
             "fingerprint": facts(row, caller),
             "sources": json.loads(row.sources or "{}"),
             "problem_sha256": row.problem_sha256,
+            "exit_status": row.exit_status,
         },
     )
 
@@ -161,14 +168,14 @@ def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
         for row in rows
         if row.problem_number not in hidden and submissions.may_read(caller, row)
     ]
-    first_cases = _first_cases(session, readable)
+    first_cases, shown = _first_cases(session, readable), {row.number for row in readable}
     entries = []
     for row in rows:
         place = places.get(row.number)
         if place is None:
             continue  # it was submitted between the two queries
         fields = {**_fields(row, places, first_cases), "position": place.position}
-        if row.number not in first_cases:
+        if row.number not in shown:
             fields["name"] = ""
         if row.problem_number in hidden:
             fields["op"] = HIDDEN
@@ -196,6 +203,7 @@ def _fields(
     place = places.get(row.number)
     return {
         "id": row.id,
+        "kind": row.kind,
         "user": row.user_name,
         "op": row.op,
         "implementations": json.loads(row.implementations),

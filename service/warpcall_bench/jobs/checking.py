@@ -10,7 +10,13 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput
 from warpcall_bench.artefacts import ncu, profiles
 from warpcall_bench.jobs.database import JobDatabase
-from warpcall_bench.jobs.models import CHECK, JobRequest, is_problem, without_version
+from warpcall_bench.jobs.models import (
+    CHECK,
+    JobRequest,
+    ScratchRequest,
+    is_problem,
+    without_version,
+)
 from warpcall_bench.jobs.placement import Device, all_devices
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
@@ -61,7 +67,7 @@ class JobChecks:
             Forbidden, Unavailable: uploaded code cannot run, and the request needs some.
         """
         op, names = without_version(request.op), request.implementations
-        devices = self._devices_for(request)
+        devices = self.devices_for(request)
         problem = await self._problem_of(caller, request)
         given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
@@ -111,7 +117,7 @@ class JobChecks:
             )
         return checked
 
-    def _devices_for(self, request: JobRequest) -> list[Device]:
+    def devices_for(self, request: JobRequest | ScratchRequest) -> list[Device]:
         """The devices that a job may run on.
 
         Raises:
@@ -194,7 +200,7 @@ class JobChecks:
         return await self._database.read(read)
 
 
-def _asked(request: JobRequest) -> str:
+def _asked(request: JobRequest | ScratchRequest) -> str:
     """The device that a request asks for, in words."""
     model = "" if request.gpu is None else f"of the model {brief(request.gpu)}"
     node = "" if request.node is None else f"on {brief(request.node)}"

@@ -22,7 +22,7 @@ from warpcall_bench.jobs import queue
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.measurements import measurement, series
 from warpcall_bench.jobs.orphans import Heartbeat
-from warpcall_bench.jobs.tables import Job, JobCase, JobEvent, JobShare, Measurement
+from warpcall_bench.jobs.tables import SCRATCH, Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_bench.runs.events import EnvironmentKnown
 from warpcall_bench.runs.runner import Outcome
 from warpcall_bench.uploads import job_uploads, odd_cases
@@ -220,6 +220,10 @@ def interrupt(
     if job.cancel_ms is not None:
         end_job(session, job, "cancelled", "cancelled", "cancelled while it ran", took_ms)
         return
+    if job.kind == SCRATCH:  # its user has seen output of it, and a command may count its runs
+        once = f"{detail}; a scratch run is not started again"
+        end_job(session, job, "interrupted", "interrupted", once, took_ms)
+        return
     if counts and job.attempts >= MAX_ATTEMPTS:
         again = f"{detail}; it was run {job.attempts} times"
         end_job(session, job, "interrupted", "interrupted", again, took_ms)
@@ -251,7 +255,7 @@ def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> No
         interrupt(session, job, detail, took_ms, counts=counts)
         return
     state = STATES.get(exit_class, "failed")
-    if exit_class == "ok":
+    if exit_class == "ok" and job.kind != SCRATCH:
         found = _statuses(session, job)
         if "ok" not in found.distinct:
             exit_class = _worst(found.distinct)

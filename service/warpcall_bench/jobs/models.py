@@ -5,6 +5,7 @@ The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -22,6 +23,7 @@ from warpcall.wire import op_name
 from warpcall_bench.runs.operator_modules import KERNELS
 from warpcall_service.http.openapi_parts import Model, Text
 from warpcall_service.store.schema import CODE_LENGTH
+from warpcall_service.text import printable
 
 MAX_DIMS = 64
 MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter take 60 KB
@@ -39,6 +41,14 @@ START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
 CHECK: Precision = "check"  # compares results with the reference, and times nothing
 PROFILE_S = {"torch": 1.0, "ncu": 60.0, "compile": 60.0}  # for each profile
+
+SCRATCH_S = 60.0  # that the command of a scratch run may take, unless its request says otherwise
+MAX_ARGUMENTS = 256  # of a command, with the program
+MAX_ARGUMENT = 4096  # characters
+MAX_COMMAND_BYTES = 64 << 10  # of the JSON of a scratch run without its files
+MAX_FETCH = 32  # files and folders that a scratch run sends back
+MAX_NAME = 100  # characters of the name of a job
+MAX_SHOWN_ARGUMENTS = 50
 
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
 
@@ -64,7 +74,7 @@ GpuModel = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._
 NodeName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$")]
 JobName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=100, strip_whitespace=True),
+    StringConstraints(min_length=1, max_length=MAX_NAME, strip_whitespace=True),
     AfterValidator(one_line),
 ]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
@@ -221,6 +231,45 @@ class JobRequest(_Model):
             _check_sweep(self.sweep, is_problem(self.op))
         for number, case in enumerate(self.cases or ()):
             _check_case(f"cases.{number}", case, is_problem(self.op))
+
+
+class ScratchRequest(_Model):
+    """A command that runs once in the sandbox, with a device to itself for a bounded time.
+
+    `command` is a program and its arguments; no shell reads them. It starts in a folder with `files`, the
+    SHA-256 of each by its path, which must have been sent with `PUT /v1/files/{sha256}`. When it has ended,
+    `fetch` says which files and folders below that become artefacts. It is ended after `limit_s` seconds.
+    Only its user and administrators can read a run, unless `private` is false. `gpu` and `node` are those of
+    a job. Scratch runs are not judged: they are in no history, board, comparison, export or verdict.
+    """
+
+    command: Annotated[
+        list[Annotated[Text, StringConstraints(max_length=MAX_ARGUMENT)]],
+        Field(min_length=1, max_length=MAX_ARGUMENTS, fail_fast=True),
+    ]
+    files: dict[str, str] = Field(default_factory=dict)
+    fetch: Annotated[list[str], Field(max_length=MAX_FETCH, fail_fast=True)] = Field(
+        default_factory=list
+    )
+    limit_s: Annotated[float, Field(gt=0, le=86_400)] = SCRATCH_S
+    name: JobName | None = None
+    private: bool = True
+    gpu: GpuModel | None = None
+    node: NodeName | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.command[0]:
+            raise ValueError("command must begin with a program")
+        if any("\0" in one for one in self.command):
+            raise ValueError("command must have no NUL characters")
+        return self
+
+    @property
+    def line(self) -> str:
+        """The command as a line of a shell, for lists: printable, and not too long."""
+        text = printable(shlex.join(self.command[:MAX_SHOWN_ARGUMENTS]))
+        return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 4]} ..."
 
 
 def is_problem(op: str) -> bool:

@@ -12,6 +12,7 @@ from pydantic import StringConstraints
 
 from warpcall.errors import (
     Busy,
+    Forbidden,
     InvalidInput,
     NotFound,
     Problem,
@@ -20,11 +21,21 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from warpcall.jobs import JobDetails, JobList, JobPreview, PrintedList, Queue, State, SubmittedJob
+from warpcall.jobs import (
+    JobDetails,
+    JobKind,
+    JobList,
+    JobPreview,
+    PrintedList,
+    Queue,
+    State,
+    SubmittedJob,
+)
 from warpcall.jobs.results import CaseDetails, Comparison, History, Results
 from warpcall_bench.jobs import exports
 from warpcall_bench.jobs.models import (
     MAX_BODY_BYTES,
+    MAX_COMMAND_BYTES,
     MAX_SEQUENCE,
     CaseKey,
     ImplementationName,
@@ -32,12 +43,14 @@ from warpcall_bench.jobs.models import (
     JobRequest,
     Name,
     OpName,
+    ScratchRequest,
     Word,
     without_version,
 )
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
-from warpcall_bench.json_body import check_members, read_model
+from warpcall_bench.json_body import check_members, check_structure, read_model
+from warpcall_bench.settings import BenchSettings
 from warpcall_bench.streamed import Streamed, streamed
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
@@ -47,6 +60,7 @@ from warpcall_service.http.openapi_parts import problem_responses, ref
 EVENTS = "text/event-stream"
 EVERYONE = "all"  # no user has this name
 MAX_CHANGE_BYTES = 1024
+FILE_BYTES = 320  # of a file in a request: its path and its SHA-256
 KEEP_ALIVE_POLLS = 15  # polls without an event between two comments that keep a connection open
 
 JobId = Annotated[str, StringConstraints(max_length=64)]
@@ -129,14 +143,16 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         tag: Word | None = None,
         before: JobId | None = None,
         limit: Limit = 50,
+        kind: Annotated[JobKind, Query(description="`scratch` lists scratch runs")] = "benchmark",
     ) -> Response:
         """The caller's own jobs, or those of another user that the caller may read, the latest first.
 
         `user=all` lists all jobs that the caller may read.
         """
         name = None if op is None else without_version(op)
-        wanted = None if user == EVERYONE else user or caller.name
-        return answered(await service.list(caller, Filter(wanted, state, name, tag, before, limit)))
+        user = None if user == EVERYONE else user or caller.name
+        wanted = Filter(user, state, name, tag, before, limit, kind=kind)
+        return answered(await service.list(caller, wanted))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
@@ -160,8 +176,11 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:
-        """One job: its state, its place in the queue, its request and its environment."""
-        return answered(await service.find(caller, id))
+        """One job: its state, its place in the queue, its request and its environment.
+
+        Also a scratch run, with the `exit_status` of its command.
+        """
+        return answered(await service.find(caller, id, any_kind=True))
 
     @router.patch(
         "/{id}",
@@ -259,6 +278,43 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     async def compare_jobs(id: JobId, other: JobId, caller: CurrentCaller) -> Response:
         """What both jobs measured: the times of job `other` relative to those of job `id`."""
         return await streamed(service.compare(caller, id, other), JSON)
+
+    return router
+
+
+def scratch_runs(settings: BenchSettings, service: JobService) -> APIRouter:
+    """The route to submit scratch runs. They are watched, cancelled and read as other jobs."""
+    router = APIRouter(prefix="/v1/scratch", tags=["jobs"])
+    needed = needs("scratch")
+    problems = (InvalidInput, TooLarge, UnsupportedMedia, TimedOut, Forbidden, Busy, Unavailable)
+    most = MAX_COMMAND_BYTES + FILE_BYTES * settings.upload_max_files
+
+    @router.post(
+        "",
+        response_model=SubmittedJob,
+        status_code=201,
+        responses={
+            200: {"model": SubmittedJob, "description": "The scratch run existed before"},
+            **problem_responses(problems),
+        },
+        dependencies=needed["dependencies"],
+        openapi_extra={
+            **needed["openapi_extra"],
+            "requestBody": {"required": True, "content": {JSON: {"schema": ref(ScratchRequest)}}},
+        },
+    )
+    async def submit_scratch_run(
+        request: Request, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+    ) -> Response:
+        """Queue a command that runs once in the sandbox, with a device to itself for a bounded time.
+
+        It is a job of the kind `scratch`, which is not judged. What it writes are its events `output`, and
+        the files that it sends back are its artefacts, which the events `file` name. `GET /v1/jobs/{id}` has its `exit_status`.
+        """
+        what = "the description of a scratch run"
+        wanted = await read_model(request, ScratchRequest, most, what, check_structure)
+        found = await service.submit_scratch(caller, wanted, idempotency_key)
+        return answered(found, 200 if found.reused else 201)
 
     return router
 

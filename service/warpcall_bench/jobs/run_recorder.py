@@ -24,16 +24,20 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import STATES, UNFINISHED, ExitClass, State
-from warpcall_bench.artefacts.profiles import ProfileWriter
+from warpcall_bench.artefacts.profiles import ArtefactWriter
 from warpcall_bench.jobs import lifecycle, printed, queue
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.queue import Claim
+from warpcall_bench.jobs.scratch import OutputEvents
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.events import (
     CaseMeasured,
+    CommandEnded,
     EnvironmentKnown,
+    FileFetched,
     OddCasesChecked,
+    OutputWritten,
     Printed,
     ProfileMade,
     Progress,
@@ -52,6 +56,7 @@ PROGRESS_S = 2.0  # between two progress events about the same phase of the same
 PROGRESS_BURST = 200.0
 PROGRESS_PER_S = 4.0
 MAX_WAITING = 1000  # changes that wait to be written; no progress is added to them
+MAX_WAITING_OUTPUT = 100  # changes that wait, beyond which output of at most 64 KiB is left out
 MOST_CONFLICTS = 10  # attempts to write a change that conflicts with other rows
 REFUSED = "what its process sent cannot be stored; the server's log says why"
 
@@ -111,7 +116,8 @@ class RunRecorder:
     Args:
         stop: stops the run, with an exit class and a detail. It is called when a transaction finds
             that the claim does not hold any more, and when a change was refused.
-        profiles: stores the profiles of the run; None if it makes none.
+        artefacts: stores the profiles of the run, or the files that it sends back; None if there are
+            none.
 
     Attributes:
         claim_lost: whether the claim is known to be lost. Then nothing more is written.
@@ -122,13 +128,14 @@ class RunRecorder:
         database: JobDatabase,
         claim: Claim,
         stop: Callable[[ExitClass, str], None],
-        profiles: ProfileWriter | None = None,
+        artefacts: ArtefactWriter[Any] | None = None,
     ) -> None:
         self.claim_lost = False
         self._database = database
         self._claim = claim
         self._stop = stop
-        self._profiles = profiles
+        self._artefacts = artefacts
+        self._output = OutputEvents()
         self._refused = False
         self._trouble = ""
         self._state: State = "preparing"
@@ -151,9 +158,14 @@ class RunRecorder:
                 self.put(lambda session, job: printed.store(session, job, event))
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
-            case ProfileMade():
-                if self._profiles is not None:
-                    self._profiles.put(event)
+            case ProfileMade() | FileFetched():
+                if self._artefacts is not None:
+                    self._artefacts.put(event)
+            case OutputWritten():
+                if self._changes.qsize() < MAX_WAITING_OUTPUT:  # readers see what was left out
+                    self.put(lambda session, job: self._output.store(session, job, event))
+            case CommandEnded(status):
+                self.put(lambda session, job: setattr(job, "exit_status", status))
             case Progress(fields):
                 self._put_progress(fields)
 
@@ -167,10 +179,10 @@ class RunRecorder:
         """
         self._changes.put_nowait(_Waiting(change, charges, repeats))
 
-    async def store_profiles(self) -> None:
-        """Wait until all profiles are stored. They cannot be after the end of the job is written."""
-        if self._profiles is not None:
-            await self._profiles.close()
+    async def store_artefacts(self) -> None:
+        """Wait until all artefacts are stored. They cannot be after the end of the job is written."""
+        if self._artefacts is not None:
+            await self._artefacts.close()
 
     async def end(self, outcome: Outcome, *, counts: bool) -> State | None:
         """Write the end of the run, and wait until all changes are written.
@@ -202,9 +214,9 @@ class RunRecorder:
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop writing. Changes and profiles that wait are dropped."""
-        if self._profiles is not None:
-            await self._profiles.abandon()
+        """Stop writing. Changes and artefacts that wait are dropped."""
+        if self._artefacts is not None:
+            await self._artefacts.abandon()
         self._writing.cancel()
         await asyncio.wait((self._writing,))
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
@@ -19,22 +20,25 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput
 from warpcall.jobs import ACTIVE, ExitClass
 from warpcall_bench.artefacts import profiles
+from warpcall_bench.artefacts.profiles import ArtefactWriter
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs import lifecycle, queue
+from warpcall_bench.jobs import lifecycle, queue, scratch
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_bench.jobs.placement import Device, own_device
 from warpcall_bench.jobs.queue import Claim
 from warpcall_bench.jobs.run_recorder import EndCounter, RunRecorder
 from warpcall_bench.jobs.run_trace import RunTrace, begin_trace
+from warpcall_bench.jobs.tables import SCRATCH, Job
 from warpcall_bench.runs import process_tree
-from warpcall_bench.runs.events import EnvironmentKnown, RunEvent
+from warpcall_bench.runs.events import EnvironmentKnown, FileFetched, RunEvent
 from warpcall_bench.runs.messages import Task
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.run_processes import RunProcesses, Start, WaitingRuns
 from warpcall_bench.runs.runner import Outcome, Run
 from warpcall_bench.runs.sandbox import memory_bytes
 from warpcall_bench.runs.sandboxed import CannotStart
+from warpcall_bench.runs.scratch import ScratchRun
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.uploads import job_uploads, odd_cases
 from warpcall_service.extension import Accounts, DeviceLane, Engine, Nodes, Traces
@@ -300,7 +304,7 @@ class Scheduler:
             if self._stopping or self._nodes.is_draining or lane.state != "ready":
                 continue
             claimed, device = running.claimed, own_device(self._nodes, lane)
-            if claimed.device_bytes is None:  # an older server has queued it
+            if claimed.device_bytes is None:  # a scratch run, or an older server has queued it
                 continue
             room_bytes = self._room_bytes(lane) - claimed.device_bytes
             other = queue.GivesWay(claimed.user, claimed.priority, claimed.end_us, room_bytes)
@@ -356,6 +360,8 @@ class Scheduler:
         if job is None:
             return None
         job.device = device
+        if job.kind == SCRATCH:
+            return self._claimed(session, job, scratch.task_of(session, job, device, settings))
         uploads, contents = job_uploads.of_job(session, job.number)
         problem = job_uploads.problem_of_job(session, job)
         task: Task = {
@@ -376,6 +382,9 @@ class Scheduler:
             "profile": profiles.left(session, job, settings),
             "race": lifecycle.is_race(job),
         }
+        return self._claimed(session, job, task)
+
+    def _claimed(self, session: Session, job: Job, task: Task) -> _Claimed:
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(
             *(claim, job.id, job.user_name, job.op, task, job.monitor is not None),
@@ -406,11 +415,19 @@ class Scheduler:
         def stop(exit_class: ExitClass, detail: str) -> None:
             run.stop(exit_class, detail)
 
-        writer = profiles.ProfileWriter(
-            self._artefacts,
-            lambda session: queue.lock_claimed(session, claimed.claim),
-            claimed.task["implementations"],
-        )
+        def on_fetched(fetched: FileFetched, why: str) -> None:
+            recorder.put(lambda session, job: scratch.store_file(session, job, fetched, why))
+
+        def job_of(session: Session) -> Job:
+            return queue.lock_claimed(session, claimed.claim)
+
+        is_scratch = "scratch" in claimed.task
+        writer: ArtefactWriter[Any]
+        if is_scratch:
+            writer = ArtefactWriter(self._artefacts, job_of, scratch.artefact_of, on_fetched)
+        else:
+            described = partial(profiles.artefact_of, claimed.task["implementations"])
+            writer = ArtefactWriter(self._artefacts, job_of, described)
         recorder = RunRecorder(self._database, claimed.claim, stop, writer)
         tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
         trace = begin_trace(self._traces, claimed.op, claimed.queued_ms, claimed.traceparent)
@@ -425,7 +442,7 @@ class Scheduler:
                 self._start_waiting(claimed.task, lane)
 
         passed = self._runs.get(lane.name)
-        run = Run(
+        run = (ScratchRun if is_scratch else Run)(
             *(claimed.task, tag, lane.hello, lane.device_lease, self._settings, on_event),
             partial(self._waiting_for, claimed.task, lane),
             None if passed is None else passed.run,
@@ -447,7 +464,7 @@ class Scheduler:
 
     def _start_waiting(self, task: Task, lane: DeviceLane) -> None:
         """Start processes for the next job, which will probably be like this one, without a profile."""
-        if self._stopping or self._nodes.is_draining or lane.state != "ready":
+        if self._stopping or self._nodes.is_draining or lane.state != "ready" or "scratch" in task:
             return
         with contextlib.suppress(OSError, CannotStart):
             how = Start.of({**task, "profile": None}, lane.hello, self._settings)
@@ -466,7 +483,7 @@ class Scheduler:
             self._device_s[lane.name] += outcome.device_s
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
-            await recorder.store_profiles()
+            await recorder.store_artefacts()
             stopping = self._stopping or self._nodes.is_draining
             counts = not (stopping or run in self._yielding)
             state = await recorder.end(outcome, counts=counts)
@@ -500,6 +517,10 @@ class Scheduler:
         if (task["uploads"] or task["problem"]) and self._settings.uploads == "off":
             what = "measures a problem" if task["problem"] else "times uploaded implementations"
             detail = f"it {what}, and uploads have been switched off"
+            return Outcome("invalid", detail, (), 0.0, 0.0)
+        settings = self._settings
+        if "scratch" in task and (not settings.scratch_max_s or settings.uploads != "sandboxed"):
+            detail = "scratch runs have been switched off"
             return Outcome("invalid", detail, (), 0.0, 0.0)
         try:
             task["modules"] = await self._modules.providing(task["implementations"])

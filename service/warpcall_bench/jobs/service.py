@@ -11,19 +11,30 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
+from warpcall.errors import InvalidInput
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
 from warpcall_bench.artefacts.service import Artefacts
-from warpcall_bench.jobs import answers, comparison, events, exports, printed, queue, submissions
+from warpcall_bench.jobs import (
+    answers,
+    comparison,
+    events,
+    exports,
+    printed,
+    queue,
+    scratch,
+    submissions,
+)
 from warpcall_bench.jobs.checking import JobChecks
 from warpcall_bench.jobs.database import JobDatabase
-from warpcall_bench.jobs.models import JobChange, JobRequest
+from warpcall_bench.jobs.models import JobChange, JobRequest, ScratchRequest
 from warpcall_bench.jobs.scheduler import Scheduler
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.runs.operator_modules import OperatorModules
 from warpcall_bench.runs.sandbox import Sandbox
 from warpcall_bench.settings import BenchSettings
+from warpcall_bench.uploads import trees
 from warpcall_bench.uploads.checks import Checks
 from warpcall_service.admission import Admission
 from warpcall_service.extension import Accounts, Engine, Nodes, Traces
@@ -64,6 +75,7 @@ class JobService:
     ) -> None:
         self._settings = settings
         self._engine = engine
+        self._sandbox = sandbox
         self._database = JobDatabase(store)
         self._checks = JobChecks(settings, engine, self._database, modules, sandbox, checks, nodes)
         self.scheduler = Scheduler(
@@ -158,6 +170,45 @@ class JobService:
             self.has_submitted(number)
         return found
 
+    async def submit_scratch(
+        self, caller: Caller, request: ScratchRequest, idempotency_key: str | None
+    ) -> SubmittedJob:
+        """Queue a scratch run, or find the one that was submitted with the same Idempotency-Key.
+
+        Raises:
+            InvalidInput, TooLarge: the command cannot be run; the error names the field.
+            Busy: as `submit`.
+            Forbidden: the operator does not allow scratch runs, or the sandbox cannot start.
+            Unavailable: the database cannot be written, or the sandbox is still being checked.
+        """
+        self._sandbox.require_scratch()
+        settings = self._settings
+        if request.limit_s > settings.scratch_max_s:
+            raise InvalidInput(
+                f"limit_s: a scratch run may take at most {settings.scratch_max_s:g} s here, got "
+                f"{request.limit_s:g}",
+                field="limit_s",
+            )
+        trees.check_folder(request.files, settings.upload_max_files)
+        for path in request.fetch:
+            trees.check_path(path, "fetch")
+        self._checks.devices_for(request)
+        self._quotas.check_device_time(caller.name)
+        limit = self._quotas.count(caller.name, submissions.QUOTA)
+        most_bytes = int(settings.upload_max_tree_bytes)
+
+        def submit(session: Session) -> tuple[SubmittedJob, int]:
+            row, created = scratch.submit(
+                session, caller, request, idempotency_key, limit, most_bytes
+            )
+            session.flush()
+            return answers.submitted(session, row, created, self.scheduler.devices), row.number
+
+        found, number = await self._database.write(submit)
+        if not found.reused:
+            self.has_submitted(number)
+        return found
+
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
         """What a submission would cost. It raises as `submit`, except Busy."""
         checked = await self._checks.check(caller, request)
@@ -192,14 +243,17 @@ class JobService:
         """Check a request, of which nothing is queued. It raises as `submit`, except Busy."""
         return await self._checks.check(caller, request)
 
-    async def find(self, caller: Caller, job_id: str) -> JobDetails:
+    async def find(self, caller: Caller, job_id: str, *, any_kind: bool = False) -> JobDetails:
         """One job with its details.
+
+        Args:
+            any_kind: as for `submissions.find`.
 
         Raises:
             NotFound: there is no such job, or it is private to another user.
         """
         return await self._database.lookups.read(
-            caller.name, answers.job, caller, job_id, self.scheduler.devices
+            caller.name, answers.job, caller, job_id, self.scheduler.devices, any_kind=any_kind
         )
 
     async def list(self, caller: Caller, wanted: Filter) -> JobList:
@@ -231,7 +285,7 @@ class JobService:
         """
         number = await self._database.write(_change, caller, job_id, change)
         self._database.notify(number)
-        return await self.find(caller, job_id)
+        return await self.find(caller, job_id, any_kind=True)
 
     async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
         """End a job. The operation is idempotent, and does nothing to a job that has ended.
@@ -242,7 +296,7 @@ class JobService:
         """
         number = await self._database.write(_cancel, caller, job_id)
         self.has_cancelled(number)
-        return await self.find(caller, job_id)
+        return await self.find(caller, job_id, any_kind=True)
 
     def has_submitted(self, number: int) -> None:
         """Tell readers and the scheduler of a job that was queued by another part of the server."""
@@ -380,7 +434,7 @@ class JobService:
     def _repeated(
         self, session: Session, caller: Caller, request: JobRequest, key: str | None
     ) -> SubmittedJob | None:
-        row = submissions.find_repeated(session, caller, request, key)
+        row = submissions.find_repeated(session, caller, submissions.sha256_of(request), key)
         if row is None:
             return None
         return answers.submitted(session, row, False, self.scheduler.devices)
@@ -410,19 +464,19 @@ class JobService:
 
 
 def _cancel(session: Session, caller: Caller, job_id: str) -> int:
-    row = submissions.find_own(session, caller, job_id)
+    row = submissions.find_own(session, caller, job_id, any_kind=True)
     submissions.cancel(session, row)
     return row.number
 
 
 def _change(session: Session, caller: Caller, job_id: str, change: JobChange) -> int:
-    row = submissions.find_own(session, caller, job_id)
+    row = submissions.find_own(session, caller, job_id, any_kind=True)
     row.private = change.private
     return row.number
 
 
 def _number(session: Session, caller: Caller, job_id: str) -> int:
-    return submissions.find(session, caller, job_id).number
+    return submissions.find(session, caller, job_id, any_kind=True).number
 
 
 def _events(session: Session, number: int, after: int, last: int) -> tuple[int, bytes]:

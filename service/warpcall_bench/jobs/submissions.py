@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import Busy, Forbidden, InvalidInput, NotFound
-from warpcall.jobs import PRIORITIES, UNFINISHED
+from warpcall.jobs import PRIORITIES, UNFINISHED, JobKind
 from warpcall.jobs.request import OPTIONS
 from warpcall_bench.jobs import lifecycle, queue, search
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.models import JobRequest, without_version
-from warpcall_bench.jobs.tables import Job, JobCase, JobTag
+from warpcall_bench.jobs.tables import BENCHMARK, Job, JobCase, JobTag
 from warpcall_bench.runs.messages import Checked
 from warpcall_bench.uploads import job_uploads
 from warpcall_bench.uploads.tables import StoredProblem, UploadedVersion
@@ -52,7 +52,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which of the jobs that the caller may read to list; None means any.
+    """Which of the jobs that the caller may read to list; None means any. By default there are no scratch
+    runs.
 
     `before` is an id: only older jobs are listed. An `implementation` is among those of the job, in
     any version. All `words` are in the texts of the job, `found` is in its outcome, and it was
@@ -72,6 +73,7 @@ class Filter:
     since: date | None = None
     until: date | None = None
     sort: str = "-submitted"
+    kind: JobKind | None = "benchmark"
 
 
 def submit(
@@ -99,7 +101,7 @@ def submit(
         Busy: the user has `max_jobs` jobs that are not finished.
     """
     clock_us = queue.lock(session)
-    if known := find_repeated(session, caller, request, idempotency_key):
+    if known := find_repeated(session, caller, sha256_of(request), idempotency_key):
         return known, False
     problem, uploads = _uploads_of(session, caller, request, checked, lock=True)
     versions = {name: row.sha256 for name, row in uploads.items()}
@@ -107,24 +109,15 @@ def submit(
     private = _is_private(request, problem, uploads, private_by_default)
     if not request.fresh and (found := _find_answered(session, caller, request, checked, private)):
         return found, False
-    waiting = session.scalars(
-        sa.select(sa.func.count(Job.number)).where(
-            Job.user_name == caller.name, Job.state.in_(UNFINISHED), Job.monitor.is_(None)
-        )
-    ).one()
-    if waiting >= max_jobs and monitor is None:
-        raise Busy(
-            f"{caller.name} has {waiting} jobs that are not finished, at most {max_jobs} are allowed "
-            f"by the quota {QUOTA}",
-            retry_after_s=60,
-        )
+    if monitor is None:
+        check_room(session, caller, max_jobs)
     expected = estimate(session, request, checked)
     job = Job(
         id=secrets.token_hex(6),  # as `ID` has it
         user_name=caller.name,
         idempotency_key=idempotency_key,
         request=_text(request.model_dump(mode="json", exclude_unset=True)),
-        request_sha256=_sha256(request),
+        request_sha256=sha256_of(request),
         question_sha256=_measured_sha256(request, checked),
         op=without_version(request.op),
         implementations=_text(request.implementations),
@@ -173,10 +166,28 @@ def submit(
     return job, True
 
 
+def check_room(session: Session, caller: Caller, max_jobs: int) -> None:
+    """Raise Busy if a user has `max_jobs` jobs that are not finished. Those of monitors do not count."""
+    waiting = session.scalars(
+        sa.select(sa.func.count(Job.number)).where(
+            Job.user_name == caller.name, Job.state.in_(UNFINISHED), Job.monitor.is_(None)
+        )
+    ).one()
+    if waiting >= max_jobs:
+        raise Busy(
+            f"{caller.name} has {waiting} jobs that are not finished, at most {max_jobs} are allowed "
+            f"by the quota {QUOTA}",
+            retry_after_s=60,
+        )
+
+
 def find_repeated(
-    session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None
+    session: Session, caller: Caller, request_sha256: str, idempotency_key: str | None
 ) -> Job | None:
     """The job that was submitted with this Idempotency-Key before; None if there is none.
+
+    Args:
+        request_sha256: hash of the request.
 
     Raises:
         InvalidInput: that job had another request.
@@ -186,7 +197,7 @@ def find_repeated(
     known = session.scalars(
         sa.select(Job).where(Job.user_name == caller.name, Job.idempotency_key == idempotency_key)
     ).one_or_none()
-    if known is not None and known.request_sha256 != _sha256(request):
+    if known is not None and known.request_sha256 != request_sha256:
         raise InvalidInput(
             f"Idempotency-Key must be a new one for a new request, {brief(idempotency_key)} came "
             f"with the job {known.id}, which asked for something else",
@@ -244,11 +255,17 @@ def is_private(
 
 
 def readable(caller: Caller) -> sa.ColumnElement[bool]:
-    """Which jobs the caller may read: all that are not private, their own, administrators all.
+    """Which benchmarks the caller may read: all that are not private, their own, administrators all.
 
     Guests may read the jobs of their share link, unless these are private. Every query that shows
-    jobs or measurements to a caller has this condition.
+    jobs or measurements to a caller has this condition. Scratch runs are not judged, so they are not among
+    them; what shows both has the condition `visible`.
     """
+    return sa.and_(Job.kind == BENCHMARK, visible(caller))
+
+
+def visible(caller: Caller) -> sa.ColumnElement[bool]:
+    """Which jobs the caller may read, scratch runs included; the same rule as `readable`."""
     if caller.jobs is not None:
         return sa.and_(Job.private.is_(False), Job.id.in_(caller.jobs))
     if caller.may("admin"):
@@ -263,30 +280,41 @@ def may_read(caller: Caller, job: Job) -> bool:
     return not job.private or job.user_name == caller.name or caller.may("admin")
 
 
-def find(session: Session, caller: Caller, job_id: str) -> Job:
+def find(session: Session, caller: Caller, job_id: str, *, any_kind: bool = False) -> Job:
     """The job whose id is, or begins with, `job_id`, if the caller may read it.
+
+    Args:
+        any_kind: whether it may be a scratch run, which has no results.
 
     Raises:
         NotFound: there is no such job, or it is private to another user.
         InvalidInput: the ids of several jobs that the caller may read begin so.
     """
-    query = sa.select(Job).where(readable(caller))
+    query = sa.select(Job).where(visible(caller))
     found = ids.find(session, query, Job.id, job_id, ID, "jobs")
     if found is None:
         raise NotFound(
             f"there is no job {brief(job_id)}, or it is private to another user", field="id"
         )
-    return found[0]
+    job: Job = found[0]
+    if job.kind != BENCHMARK and not any_kind:
+        raise NotFound(
+            f"the job {job.id} is a scratch run, which is not judged: it has no results", field="id"
+        )
+    return job
 
 
-def find_own(session: Session, caller: Caller, job_id: str) -> Job:
+def find_own(session: Session, caller: Caller, job_id: str, *, any_kind: bool = False) -> Job:
     """The job of an id, if the caller may change it.
+
+    Args:
+        any_kind: as in `find`.
 
     Raises:
         NotFound: as `find`.
         Forbidden: it belongs to another user, and the caller is no administrator.
     """
-    job = find(session, caller, job_id)
+    job = find(session, caller, job_id, any_kind=any_kind)
     if job.user_name != caller.name and not caller.may("admin"):
         raise Forbidden(
             f"only {job.user_name} and administrators may change the job {job.id}", field="id"
@@ -303,7 +331,9 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
     """
     by = search.SORTS[wanted.sort.removeprefix("-")]
     descends = wanted.sort.startswith("-")
-    query = sa.select(Job).where(readable(caller)).limit(wanted.limit + 1)
+    query = sa.select(Job).where(visible(caller)).limit(wanted.limit + 1)
+    if wanted.kind is not None:
+        query = query.where(Job.kind == wanted.kind)
     query = query.order_by(by.desc() if descends else by, Job.number.desc())
     query = query.where(*search.has_words(wanted.words))
     query = query.where(*search.submitted_within(wanted.since, wanted.until))
@@ -327,7 +357,7 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
             )
         )
     if wanted.before is not None:
-        number = find(session, caller, wanted.before).number
+        number = find(session, caller, wanted.before, any_kind=True).number
         value = sa.select(by).where(Job.number == number).correlate(None).scalar_subquery()
         beyond = by < value if descends else by > value
         query = query.where(sa.or_(beyond, sa.and_(by == value, Job.number < number)))
@@ -419,7 +449,8 @@ def _measured_sha256(request: JobRequest, checked: Checked) -> str:
     )
 
 
-def _sha256(request: JobRequest) -> str:
+def sha256_of(request: JobRequest) -> str:
+    """Hash of a request. A repeated Idempotency-Key must come with the same."""
     # Without these fields, the hash is that of a server which did not know them.
     unset = {name for name in OPTIONS if getattr(request, name) is None}
     if not request.race:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     LargeBinary,
     String,
     Text,
+    text,
     true,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -18,12 +19,17 @@ from sqlalchemy.orm import Mapped, mapped_column
 from warpcall_bench.uploads.tables import StoredProblem
 from warpcall_service.store.schema import CODE_LENGTH, NAME_LENGTH, Base
 
+BENCHMARK = "benchmark"  # kinds of jobs
+SCRATCH = "scratch"
+
 
 class Job(Base):
     """A benchmark job, from its submission on. Only `jobs/expiry.py` deletes rows.
 
     Attributes:
         number: position in the order of submission.
+        kind: "benchmark", or "scratch" for a scratch run, which has no implementations, cases and results.
+        exit_status: of the command of a scratch run, as shells count it; null without one.
         request: the submission, as JSON.
         request_sha256: hash of the submission. A repeated Idempotency-Key must come with the same.
         question_sha256: hash of what is measured. Jobs with the same hash measure the same.
@@ -52,7 +58,8 @@ class Job(Base):
         device_ms, device_wait_ms, compile_ms, setup_ms: of all runs that have ended, as in `runner.Outcome`;
             null before the first end, and in old rows.
         outcomes: JSON of what its measured cases say so far; see `warpcall.jobs.outcomes.Tally`.
-        device_bytes: the most device memory that measuring one of its cases may need; null in old rows.
+        device_bytes: the most device memory that measuring one of its cases may need; null in old rows,
+            and of a scratch run: it neither passes another job nor lets one pass.
     """
 
     __tablename__ = "jobs"
@@ -69,6 +76,10 @@ class Job(Base):
         BigInteger().with_variant(Integer, "sqlite"), primary_key=True
     )
     id: Mapped[str] = mapped_column(String(16), unique=True)
+    kind: Mapped[str] = mapped_column(
+        String(16), default=BENCHMARK, server_default=text("'benchmark'")
+    )
+    exit_status: Mapped[int | None]
     user_name: Mapped[str] = mapped_column(String(NAME_LENGTH))
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     request: Mapped[str] = mapped_column(Text)

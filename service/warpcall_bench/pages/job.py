@@ -21,12 +21,13 @@ from warpcall_bench.jobs import submissions
 from warpcall_bench.jobs.lifecycle import is_race
 from warpcall_bench.jobs.measurements import measurements
 from warpcall_bench.jobs.service import JobService
-from warpcall_bench.jobs.tables import Job
+from warpcall_bench.jobs.tables import SCRATCH, Job
 from warpcall_bench.pages import answers, results
 from warpcall_bench.pages.answers import HeatRow
 from warpcall_bench.pages.phases import bar, label_of
 from warpcall_bench.pages.races import race_of, racing_colours
 from warpcall_bench.pages.results import COLOURS
+from warpcall_bench.pages.scratch import scratch_page
 from warpcall_bench.pages.sharing import sharing
 from warpcall_bench.pages.sizes import panels
 from warpcall_bench.pages.view import REST, View, render
@@ -73,20 +74,23 @@ async def job_page(
     """
     devices = jobs.scheduler.devices
     frame = await jobs.read(view.caller, job_frame, view, job_id, devices, hosts)
-    before, _, after = frame.partition(REST)
+    before, has_rest, after = frame.partition(REST)
     yield before
-    yield await jobs.read(view.caller, job_rest, view, job_id, first, all_ratios) + after
+    if has_rest:
+        yield await jobs.read(view.caller, job_rest, view, job_id, first, all_ratios) + after
 
 
 def job_frame(
     session: Session, view: View, job_id: str, devices: int, hosts: Mapping[str, str] = NO_HOSTS
 ) -> str:
-    """The page without what was measured, which belongs where REST stands.
+    """The page without what was measured, which belongs where REST stands. That of a scratch run is whole.
 
     Raises:
         NotFound: there is no such job, or the caller may not see it.
     """
-    row = submissions.find(session, view.caller, job_id)
+    row = submissions.find(session, view.caller, job_id, any_kind=True)
+    if row.kind == SCRATCH:
+        return scratch_page(session, view, row, devices, hosts)
     job = job_answers.job(session, view.caller, job_id, devices)
     running = row.state in UNFINISHED
     now = activity(session, row)

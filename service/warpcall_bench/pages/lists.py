@@ -119,7 +119,8 @@ def jobs_page(
         jobs=found.jobs,
         following=found.next,
         wanted=wanted,
-        is_filtered=replace(wanted, before=None, limit=0, sort="") != Filter(limit=0, sort=""),
+        is_filtered=replace(wanted, before=None, limit=0, sort="")
+        != Filter(limit=0, sort="", kind=None),
         ops=ops,
         states=STATES,
         all_found=get_args(Found),

@@ -108,6 +108,7 @@ def pages(
             since=since,
             until=until,
             sort=sort_of(view, "", SORTS) or "-submitted",
+            kind=None,
         )
         ops = [declared["name"] for declared in engine.catalog]
         devices = jobs.scheduler.devices

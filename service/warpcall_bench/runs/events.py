@@ -85,6 +85,41 @@ class ProfileMade:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class OutputWritten:
+    """The command of a scratch run wrote something; `at` bytes came before it.
+
+    What is missing between the end of an event and the next `at` was left out.
+    """
+
+    at: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnded:
+    """The command of a scratch run ended by itself; `status` is that of shells."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileFetched:
+    """A file that a scratch run sends back, or why it could not be sent.
+
+    Attributes:
+        path: in the folder in which the command started.
+        name: of the artefact.
+        content: the file; empty if there is an error.
+        error: for readers; empty if there is a file.
+    """
+
+    path: str
+    name: str
+    content: bytes
+    error: str
+
+
 RunEvent = (
     StateChanged
     | EnvironmentKnown
@@ -93,4 +128,7 @@ RunEvent = (
     | Printed
     | CaseMeasured
     | ProfileMade
+    | OutputWritten
+    | CommandEnded
+    | FileFetched
 )

@@ -14,9 +14,9 @@ ADVICE = "docs/settings.md, Uploaded code, says what forbids it and what to do"
 
 
 def check_sandbox(settings: Settings) -> list[Finding]:
-    """Findings about bubblewrap, the filter of system calls, and control groups."""
+    """Findings about bubblewrap, the filter of system calls, control groups, and scratch runs."""
     assert isinstance(settings, BenchSettings)  # as `Extension.settings` says
-    return [_bubblewrap(settings), _seccomp(settings), _cgroups(settings)]
+    return [_bubblewrap(settings), _seccomp(settings), _cgroups(settings), _scratch(settings)]
 
 
 def _bubblewrap(settings: BenchSettings) -> Finding:
@@ -52,3 +52,18 @@ def _cgroups(settings: BenchSettings) -> Finding:
         return Finding("cgroups", "warning", text, advice)
     made.remove()
     return Finding("cgroups", "ok", "the kernel limits memory and processes of each job")
+
+
+def _scratch(settings: BenchSettings) -> Finding:
+    limit_s = settings.scratch_max_s
+    if not limit_s:
+        return Finding("scratch", "ok", "off: WARPCALL_SCRATCH_MAX_S is 0")
+    if settings.uploads != "sandboxed":
+        text = f"they are refused, because WARPCALL_UPLOADS is {settings.uploads}"
+        advice = "set WARPCALL_UPLOADS=sandboxed, or leave out WARPCALL_SCRATCH_MAX_S"
+        return Finding("scratch", "failed", text, advice)
+    text = (
+        "users with the role scratch may run any command in the sandbox, with a device to itself for "
+        f"at most {limit_s:g} s"
+    )
+    return Finding("scratch", "ok", text)

@@ -355,6 +355,28 @@ class ProfileTask(TypedDict):
     call_s: float
 
 
+class ScratchTask(TypedDict):
+    """The command of a scratch run.
+
+    Attributes:
+        command: the program and its arguments.
+        files: SHA-256 of each file of the folder in which the command starts, by its path there.
+        fetch: paths of files and folders that are sent back when the command has ended.
+        limit_s: seconds that the command may take.
+        most_bytes: of a file that is sent back.
+        ncu: path of Nsight Compute's program if the command runs a profiler; empty if it is not there.
+        profiler: whether the command runs a profiler.
+    """
+
+    command: list[str]
+    files: dict[str, str]
+    fetch: list[str]
+    limit_s: float
+    most_bytes: int
+    ncu: str
+    profiler: bool
+
+
 class Task(TypedDict):
     """The work of a job's process.
 
@@ -374,6 +396,7 @@ class Task(TypedDict):
         odd: names of uploads that are checked in the op's odd cases first; absent means none.
         profile: absent or None if nothing is profiled.
         race: whether the implementations of each case race; absent means not.
+        scratch: of a scratch run, which has no implementations and no cases; absent for a benchmark.
     """
 
     device: str
@@ -392,6 +415,7 @@ class Task(TypedDict):
     odd: NotRequired[list[str]]
     profile: NotRequired[ProfileTask | None]
     race: NotRequired[bool]
+    scratch: NotRequired[ScratchTask]
 
 
 class JobTask(Task):

@@ -1,8 +1,8 @@
 """The parent of a job's process: python -m warpcall_bench.runs.reaper, started by the server.
 
 It also starts the processes that run code of users, as the job's process requests them
-(`runs.upload_processes`). For the check of an upload it starts one process, in the sandbox if the
-server says so.
+(`runs.upload_processes`). For the check of an upload, and for a scratch run, it starts one process, in the
+sandbox if the server says so.
 
 The reaper lives as long as any process of the job: processes whose parents have ended become its
 children, so that none can escape by forking twice. It ends all of them when the server requests it
@@ -43,6 +43,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--module", required=True)
     parser.add_argument("--sandbox", default="")  # a `Launch` as JSON; empty means no sandbox
+    parser.add_argument("--profiler", type=int, default=0)  # 1 if it runs a profiler in the sandbox
     # An `UploadLaunch` as JSON, "null" for a job that runs no code of users; empty for a check.
     parser.add_argument("--uploads", default="")
     parser.add_argument("--log-fd", type=int)  # what upload processes print
@@ -61,7 +62,7 @@ def main() -> None:
         options.append(f"--reaper-fd={theirs.fileno()}")
         fds.append(theirs.detach())
     try:
-        process, cgroup = _start(args.module, options, fds, args.sandbox)
+        process, cgroup = _start(args.module, options, fds, args.sandbox, args.profiler == 1)
     except sandboxed.CannotStart as error:
         _report(control, {"status": 1, "over_memory": False, "left": [], "trouble": str(error)})
         return
@@ -107,10 +108,10 @@ def _report(control: socket.socket, report: ReaperReport) -> None:
 
 
 def _start(
-    module: str, options: Sequence[str], fds: Sequence[int], launch: str
+    module: str, options: Sequence[str], fds: Sequence[int], launch: str, profiler: bool
 ) -> tuple[subprocess.Popen[bytes], Cgroup | None]:
     if launch:
-        started = sandboxed.start(json.loads(launch), module, options, fds)
+        started = sandboxed.start(json.loads(launch), module, options, fds, profiler=profiler)
         return started.process, started.cgroup
     process = subprocess.Popen(  # nosec B603
         [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", *options],

@@ -144,18 +144,17 @@ class Run:
             how = Start.of(self._task, self._lane, self._settings)
             processes = RunProcesses(how, self._tag)
         try:
-            return await self._supervise(processes)
+            return await self._supervise(processes.reaper, processes.tag)
         finally:
             processes.close()
 
-    async def _supervise(self, processes: RunProcesses) -> Outcome:
-        reaper = processes.reaper
+    async def _supervise(self, reaper: ChildProcess, tag: str) -> Outcome:
         reading_messages = asyncio.create_task(self._read_messages(reaper.sockets["server"]))
         watching = asyncio.create_task(self._watch())
         try:
             report = await self._wait_for_reaper(reaper)
             if report is None:  # the reaper was killed, and what it leaves is known by the tag only
-                left = await asyncio.to_thread(process_tree.kill_tagged, processes.tag)
+                left = await asyncio.to_thread(process_tree.kill_tagged, tag)
             else:
                 left = await asyncio.to_thread(process_tree.kill_left, report["left"])
             await asyncio.wait((reading_messages,), timeout=LAST_MESSAGES_S)

@@ -125,6 +125,20 @@ class Sandbox:
             f"this server runs no uploaded code, since its sandbox cannot start: {self.trouble}"
         )
 
+    def require_scratch(self) -> None:
+        """Check that scratch runs are allowed and can run on this server. It raises as `require`."""
+        if self._settings.scratch_max_s == 0:
+            raise Forbidden(
+                "this server allows no scratch runs: its operator would have to set "
+                "WARPCALL_SCRATCH_MAX_S"
+            )
+        if self._settings.uploads != "sandboxed":
+            raise Forbidden(
+                "this server runs no scratch runs, because they need the sandbox: its operator would "
+                "have to set WARPCALL_UPLOADS=sandboxed"
+            )
+        self.require()
+
     async def watch(self) -> None:
         """Check the sandbox if the settings need it, again and again until it can be used."""
         while self._settings.uploads == "sandboxed" and await self.probe():

@@ -118,15 +118,17 @@ def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
 
 
 def _listed(session: Session, caller: Caller, job_id: str) -> ArtefactList:
-    job = submissions.find(session, caller, job_id)
+    job = submissions.find(session, caller, job_id, any_kind=True)
     return ArtefactList(artefacts=list(map(database.described, database.of_job(session, job))))
 
 
 def _found(session: Session, caller: Caller, job_id: str, name: str) -> ArtefactRow:
-    return database.find(session, submissions.find(session, caller, job_id), name)
+    job = submissions.find(session, caller, job_id, any_kind=True)
+    return database.find(session, job, name)
 
 
 def _deleted(session: Session, caller: Caller, job_id: str, name: str) -> ArtefactRow:
-    row = database.find(session, submissions.find_own(session, caller, job_id), name)
+    job = submissions.find_own(session, caller, job_id, any_kind=True)
+    row = database.find(session, job, name)
     database.delete(session, row)
     return row

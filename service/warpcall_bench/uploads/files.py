@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_bench.runs.trees import SourceTree
-from warpcall_bench.uploads.tables import StoredFile, TreeFile, UploadedVersion
+from warpcall_bench.uploads.tables import JobFile, StoredFile, TreeFile, UploadedVersion
 from warpcall_bench.uploads.trees import Tree
 from warpcall_service.store.times import now_ms
 
@@ -84,7 +84,7 @@ def read(session: Session, user: str, source: str, tree: Tree, most_bytes: int) 
     """
     if not tree.entry:
         return {"source": source}
-    rows = _rows(session, user, tree)
+    rows = _rows(session, user, tree.files)
     nbytes = len(source.encode()) + sum(rows[sha].nbytes for sha in tree.files.values())
     if nbytes > most_bytes:
         raise TooLarge(
@@ -121,7 +121,7 @@ def attach(session: Session, row: UploadedVersion, tree: Tree) -> None:
     """
     if not tree.entry:
         return
-    rows = _rows(session, row.user_name, tree)
+    rows = _rows(session, row.user_name, tree.files)
     row.files_nbytes = sum(rows[sha].nbytes for sha in tree.files.values())
     session.flush()
     session.add_all(
@@ -130,11 +130,54 @@ def attach(session: Session, row: UploadedVersion, tree: Tree) -> None:
     )
 
 
-def _rows(session: Session, user: str, tree: Tree) -> dict[str, StoredFile]:
-    hashes = {*tree.files.values()}
+def keep_for_job(
+    session: Session, job_number: int, user: str, wanted: Mapping[str, str], most_bytes: int
+) -> None:
+    """Keep the files that a scratch run needs until `release_job`.
+
+    Args:
+        wanted: SHA-256 of each file, by its path.
+
+    Raises:
+        InvalidInput: the user has not sent one of the files.
+        TooLarge: the files have more than `most_bytes` together.
+    """
+    rows = _rows(session, user, wanted)
+    nbytes = sum(rows[sha].nbytes for sha in wanted.values())
+    if nbytes > most_bytes:
+        raise TooLarge(
+            f"files: the files of a scratch run may have at most {most_bytes} bytes together, got "
+            f"{nbytes}",
+            field="files",
+        )
+    session.add_all(
+        JobFile(job_number=job_number, path=path, file_number=rows[sha].number)
+        for path, sha in wanted.items()
+    )
+
+
+def of_job(session: Session, job_number: int) -> tuple[dict[str, str], Mapping[str, bytes]]:
+    """The files of an unfinished scratch run: the SHA-256 of each by its path, and each content once."""
+    query = (
+        sa.select(JobFile.path, StoredFile.sha256, StoredFile.content)
+        .join(StoredFile, StoredFile.number == JobFile.file_number)
+        .where(JobFile.job_number == job_number)
+        .order_by(JobFile.path)
+    )
+    rows = session.execute(query).all()
+    return {path: sha for path, sha, _ in rows}, {sha: content for _, sha, content in rows}
+
+
+def release_job(session: Session, job_number: int) -> None:
+    """Let the files of a scratch run that has ended be deleted."""
+    session.execute(sa.delete(JobFile).where(JobFile.job_number == job_number))
+
+
+def _rows(session: Session, user: str, wanted: Mapping[str, str]) -> dict[str, StoredFile]:
+    hashes = {*wanted.values()}
     query = sa.select(StoredFile).where(StoredFile.user_name == user, StoredFile.sha256.in_(hashes))
     found = {row.sha256: row for row in session.scalars(query)}
-    for path, sha in tree.files.items():
+    for path, sha in wanted.items():
         if sha not in found:
             raise InvalidInput(
                 f"files: {path} with the SHA-256 {sha[:12]} has not been sent: send it with PUT "
@@ -206,13 +249,14 @@ def of_versions(
 
 
 def _unneeded() -> sa.Select[int]:
-    needed = sa.exists().where(TreeFile.file_number == StoredFile.number)
+    of_version = sa.exists().where(TreeFile.file_number == StoredFile.number)
+    of_job = sa.exists().where(JobFile.file_number == StoredFile.number)
     old = StoredFile.used_ms < now_ms() - KEPT_MS
-    return sa.select(StoredFile.number).where(old, ~needed)
+    return sa.select(StoredFile.number).where(old, ~of_version, ~of_job)
 
 
 def delete_unneeded(session: Session) -> bool:
-    """Delete some of the files that no version has needed for a while; whether there may be more."""
+    """Delete some of the files that nothing has needed for a while; whether there may be more."""
     numbers = session.scalars(_unneeded().limit(AT_ONCE)).all()
     session.execute(sa.delete(StoredFile).where(StoredFile.number.in_(numbers)))
     return len(numbers) == AT_ONCE

@@ -140,6 +140,7 @@ def release_job(session: Session, job_number: int, problem_number: int | None) -
     Args:
         problem_number: of its problem, which its row names no more.
     """
+    files.release_job(session, job_number)
     numbers = session.scalars(
         sa.select(JobUpload.upload_number).where(JobUpload.job_number == job_number)
     ).all()

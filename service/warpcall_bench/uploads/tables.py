@@ -76,7 +76,7 @@ class StoredFile(Base):
     """A file that a user sent for uploads of several files, without a name.
 
     Users have rows of their own for equal files, so that nobody can find out or use what others have.
-    A row is deleted some time after no version of its user needs it.
+    A row is deleted some time after no version of its user and no unfinished scratch run needs it.
 
     Attributes:
         used_ms: when the user sent it, or asked whether it is there, for the last time.
@@ -139,3 +139,17 @@ class JobUpload(Base):
     job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
     implementation: Mapped[str] = mapped_column(String(CODE_LENGTH), primary_key=True)
     upload_number: Mapped[int] = mapped_column(ForeignKey(UploadedVersion.number), index=True)
+
+
+class JobFile(Base):
+    """A file that an unfinished scratch run needs. It is deleted when the job ends.
+
+    Attributes:
+        path: in the folder in which the command starts.
+    """
+
+    __tablename__ = "job_files"
+
+    job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
+    path: Mapped[str] = mapped_column(String(PATH_LENGTH), primary_key=True)
+    file_number: Mapped[int] = mapped_column(ForeignKey(StoredFile.number), index=True)

@@ -57,20 +57,13 @@ def checked_tree(
             f"{len(files) + 1}",
             field="files",
         )
-    _check_path(entry, "entry")
+    check_path(entry, "entry")
     suffix = SUFFIXES[language]
     if not entry.endswith(suffix):
         raise InvalidInput(f"entry must end with {suffix}, got {entry!r:.120}", field="entry")
     if language == "python":
         _check_modules(entry)
-    for path, sha256 in files.items():
-        _check_path(path, "files")
-        if not re.fullmatch(SHA256, sha256):
-            raise InvalidInput(
-                f"files: the value of {path} must be the SHA-256 of its content as 64 hex digits in "
-                f"lower case, got {sha256!r:.80}",
-                field="files",
-            )
+    _check_hashes(files)
     _check_together([entry, *files])
     for name in modules_at_root([entry, *files]):
         if name in RESERVED or name in sys.stdlib_module_names:
@@ -78,7 +71,42 @@ def checked_tree(
     return Tree(entry, dict(files))
 
 
-def _check_path(path: str, what: str) -> None:
+def check_folder(files: Mapping[str, str], most_files: int) -> None:
+    """Check the paths and hashes of the files of a folder in which a command starts.
+
+    Raises:
+        InvalidInput: a path or a hash is wrong, or the paths do not fit together.
+        TooLarge: there are too many files.
+    """
+    if len(files) > most_files:
+        raise TooLarge(
+            f"files: a scratch run may have at most {most_files} files, got {len(files)}",
+            field="files",
+        )
+    _check_hashes(files)
+    _check_together([*files])
+
+
+def _check_hashes(files: Mapping[str, str]) -> None:
+    for path, sha256 in files.items():
+        check_path(path, "files")
+        if not re.fullmatch(SHA256, sha256):
+            raise InvalidInput(
+                f"files: the value of {path} must be the SHA-256 of its content as 64 hex digits in "
+                f"lower case, got {sha256!r:.80}",
+                field="files",
+            )
+
+
+def check_path(path: str, what: str) -> None:
+    """Check that a text can be the path of a file.
+
+    Args:
+        what: the field that has it.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
     parts = path.split("/")
     if (
         len(path) > PATH_LENGTH

@@ -140,7 +140,7 @@ def test_administrators_cannot_lock_themselves_out(lab: FormsApp) -> None:
         ("users", {"name": "Bob"}, "name", "Bob"),
         ("users", {"name": "admin"}, "name", "there is a user admin"),
         ("users", {"name": MARKUP}, "name", MARKUP[:8]),
-        ("keys", {"role": MARKUP}, "role", "must be call, bench, upload, admin"),
+        ("keys", {"role": MARKUP}, "role", "must be call, bench, upload, scratch, admin"),
         ("keys", {"lifetime": MARKUP}, "lifetime", "the time must be"),
         ("keys", {"user": "nobody"}, "user", "nobody"),
         ("keys", {"user": MARKUP}, "user", "there is no user"),
@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(
 def test_for_all_others_there_is_nothing(lab: FormsApp) -> None:
     posts = ["users", "keys", "users/call/disable", "keys/00000000/revoke", "sessions/0/end"]
 
-    for name in ("call", "bench", "upload"):
+    for name in ("call", "bench", "upload", "scratch"):
         http = lab.browsers[name]
         answers = [http.get("/admin"), *(http.post(f"/admin/{path}", data={}) for path in posts)]
 

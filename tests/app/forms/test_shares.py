@@ -132,7 +132,7 @@ def test_only_who_may_share_a_job_sees_and_uses_the_form(
     make(owner, job)
     [link] = REVOKE.findall(owner.get(f"/jobs/{job}").text)
 
-    for name in ("call", "bench", "upload"):
+    for name in ("call", "bench", "upload", "scratch"):
         http = lab.browsers[name]
         page = http.get(f"/jobs/{job}")
         answers = [

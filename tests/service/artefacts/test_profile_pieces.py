@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.service.databases import Database
 from tests.service.runs.sent_frames import HELLO, TASK, case
 from tests.service.stored import number, result
 from warpcall_bench.artefacts import profiles
-from warpcall_bench.artefacts.profiles import ProfileWriter
+from warpcall_bench.artefacts.profiles import ArtefactWriter, artefact_of
 from warpcall_bench.jobs import lifecycle, queue
 from warpcall_bench.jobs.queue import Claim, ClaimLost
 from warpcall_bench.jobs.tables import Job
@@ -149,8 +150,10 @@ def test_profiles_of_a_run_that_lost_its_claim_are_dropped(
 
     async def play(fence: int) -> None:
         claim = Claim(job_number, job_rows.RUNNER, fence)
-        writer = ProfileWriter(
-            here.artefacts, lambda session: queue.lock_claimed(session, claim), ["torch"]
+        writer = ArtefactWriter(
+            here.artefacts,
+            lambda session: queue.lock_claimed(session, claim),
+            partial(artefact_of, ["torch"]),
         )
         writer.put(ProfileMade(0, "torch", TRACE, b"{}", ""))
         await writer.close()

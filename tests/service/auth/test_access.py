@@ -55,6 +55,7 @@ NEEDS: dict[str, Role] = {
     **dict.fromkeys(("POST /v1/files/missing", "PUT /v1/files/{sha256}"), "upload"),
     "DELETE /v1/implementations/{user}/{name}": "upload",
     "POST /v1/problems": "upload",
+    "POST /v1/scratch": "scratch",
     "DELETE /v1/problems/{user}/{name}": "upload",
 }
 CALL = {

@@ -185,8 +185,8 @@ def test_a_person_is_asked_for_the_role_of_the_first_key(sqlite: Database) -> No
     with at_a_terminal(sqlite, "keys", "create", "ann") as (process, _):
         second = process.communicate(timeout=60)[0]
 
-    assert "role of this first key (call, bench, upload, admin) [admin]" in said
-    assert "the role must be call, bench, upload, admin, got 'root'" in said
+    assert "role of this first key (call, bench, upload, scratch, admin) [admin]" in said
+    assert "the role must be call, bench, upload, scratch, admin, got 'root'" in said
     assert re.fullmatch(rb"wc_[0-9a-f]{8}_[\w-]{43}\n", first), "the question is not in the output"
     assert second.startswith(b"wc_")
     assert [key["role"] for key in sqlite.listed("keys", "list")] == ["upload", "call"]

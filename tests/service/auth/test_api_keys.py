@@ -82,7 +82,8 @@ def test_each_role_may_do_what_those_before_it_may() -> None:
         "call": ["call"],
         "bench": ["call", "bench"],
         "upload": ["call", "bench", "upload"],
-        "admin": ["call", "bench", "upload", "admin"],
+        "scratch": ["call", "bench", "upload", "scratch"],
+        "admin": ["call", "bench", "upload", "scratch", "admin"],
     }
     assert (LOCAL.role, NOBODY.role) == ("admin", "call")
 

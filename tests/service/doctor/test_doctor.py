@@ -38,7 +38,18 @@ GPU = Machine(
 )
 NAMES = [
     *("settings", "driver", "torch", "devices", "compiler", "locked-memory", "shared-memory"),
-    *("bubblewrap", "seccomp", "cgroups", "database", "clock", "port", "disk", "tls", "keys"),
+    *(
+        "bubblewrap",
+        "seccomp",
+        "cgroups",
+        "scratch",
+        "database",
+        "clock",
+        "port",
+        "disk",
+        "tls",
+        "keys",
+    ),
 ]
 LIVE = ["devices", "bubblewrap", "database", "shared-memory", "clock", "disk", "tls", "keys"]
 
@@ -66,7 +77,7 @@ def test_a_machine_where_all_is_well_passes_every_check(tmp_path: Path, sqlite: 
         (name, "ok", "") for name in NAMES
     ]
     assert [line.split()[:2] for line in lines[:-1]] == [["ok", name] for name in NAMES]
-    assert lines[-1] == "16 checks: 0 failed, 0 with a warning"
+    assert lines[-1] == "17 checks: 0 failed, 0 with a warning"
 
 
 @pytest.mark.slow  # starts processes

@@ -143,9 +143,9 @@ def test_the_jobs_of_other_users_answer_nothing(store: Store) -> None:
 
 
 def test_a_request_without_the_field_is_the_same_as_before_there_was_one() -> None:
-    assert submissions._sha256(request()) == HASH
-    assert submissions._sha256(request(private=None)) == HASH
-    assert submissions._sha256(request(private=False)) != HASH
+    assert submissions.sha256_of(request()) == HASH
+    assert submissions.sha256_of(request(private=None)) == HASH
+    assert submissions.sha256_of(request(private=False)) != HASH
 
 
 def test_no_user_is_called_as_all_users_are(store: Store) -> None:
