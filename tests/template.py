@@ -156,6 +156,7 @@ def template(fd: int) -> None:
 
     import alembic.command  # noqa: F401  # each server migrates a database
     import numpy.ma  # noqa: F401  # the first median of each job would import it
+    import pydantic.v1  # noqa: F401  # FastAPI imports it for the first route
     import torch
 
     import warpcall_bench.jobs.drain

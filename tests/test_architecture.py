@@ -106,6 +106,7 @@ INTERFACE = {
     "http.exchange",
     "http.openapi_parts",
     "http.problems",
+    "http.router",
     "http.route_io",
     "identity",
     "lanes.activity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -27,6 +27,7 @@ from warpcall_service.extension import Parts
 from warpcall_service.gateway import Gateway
 from warpcall_service.http.access_log import Answered, log_request
 from warpcall_service.http.direct_routes import DirectRoutes
+from warpcall_service.http.router import Router
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes import routes as node_routes
 from warpcall_service.nodes.membership import Membership
@@ -120,6 +121,7 @@ def create_app(
         # `traces` has a span of every request. FastAPI would make a second one of those that it serves.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
+    answers: list[type[Any]] = []
     for router in (
         kernels.kernels(engine),
         kernels.ops(),
@@ -149,9 +151,11 @@ def create_app(
         # `include_router` would make each route a second time, when the first request arrives: half a
         # second in which the event loop does nothing else. The routers have their prefix and their tags.
         app.router.routes.extend(router.routes)
+        answers.extend(router.models if isinstance(router, Router) else ())
     errors.add_handlers(app, parts.problem_page)
     app.add_route(
-        "/openapi.json", openapi_json(lambda: openapi.describe(app.openapi(), authenticator, parts))
+        "/openapi.json",
+        openapi_json(lambda: openapi.describe(app.openapi(), authenticator, answers, parts)),
     )
     return Gateway(
         settings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from warpcall.compile_reports import CompileReport
 from warpcall.errors import (
@@ -25,6 +25,7 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.router import Router
 
 PROBLEMS: list[type[Problem]] = [
     InvalidInput,
@@ -37,9 +38,9 @@ PROBLEMS: list[type[Problem]] = [
 ]
 
 
-def compile_reports(settings: BenchSettings, service: CompileReports) -> APIRouter:
+def compile_reports(settings: BenchSettings, service: CompileReports) -> Router:
     """The route that makes a compile report."""
-    router = APIRouter(tags=["implementations"])
+    router = Router(tags=["implementations"])
     benching = needs("bench")
     body = {"required": True, "content": {JSON: {"schema": ref(CompileRequest)}}}
 

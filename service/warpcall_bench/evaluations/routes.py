@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import StringConstraints
 
@@ -36,6 +36,7 @@ from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.router import Router
 
 MAX_WAIT_S = 300  # that a request may wait; a longer `Prefer: wait` is taken for this
 MAX_BATCH_BYTES = 4 << 20  # of the body of a batch: 16 KiB for each of 256 sources
@@ -68,9 +69,9 @@ WAITING: dict[int | str, dict[str, Any]] = {
 
 def evaluations(
     settings: BenchSettings, service: Evaluations, batches: Batches, jobs: JobService
-) -> APIRouter:
+) -> Router:
     """The routes to evaluate candidates, and to read evaluations."""
-    router = APIRouter(prefix=EVALUATIONS_PATH, tags=["evaluations"])
+    router = Router(prefix=EVALUATIONS_PATH, tags=["evaluations"])
     benching = needs("bench")
     body = {"required": True, "content": {JSON: {"schema": ref(EvaluationRequest)}}}
     of_batch = {"required": True, "content": {JSON: {"schema": ref(BatchRequest)}}}

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import StringConstraints
 
@@ -56,6 +56,7 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.router import Router
 
 EVENTS = "text/event-stream"
 EVERYONE = "all"  # no user has this name
@@ -90,9 +91,9 @@ Position = Annotated[int, Path(ge=0, le=MAX_SEQUENCE)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
-def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
+def jobs(service: JobService, stopping: Callable[[], bool]) -> Router:
     """The routes to submit, watch and cancel jobs, and to read their results."""
-    router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    router = Router(prefix="/v1/jobs", tags=["jobs"])
     asking: list[type[Problem]] = [InvalidInput, TooLarge, UnsupportedMedia, TimedOut]
     refused = problem_responses([*asking, Busy, Unavailable])
     lost = problem_responses([NotFound, InvalidInput, Unavailable])
@@ -282,9 +283,9 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     return router
 
 
-def scratch_runs(settings: BenchSettings, service: JobService) -> APIRouter:
+def scratch_runs(settings: BenchSettings, service: JobService) -> Router:
     """The route to submit scratch runs. They are watched, cancelled and read as other jobs."""
-    router = APIRouter(prefix="/v1/scratch", tags=["jobs"])
+    router = Router(prefix="/v1/scratch", tags=["jobs"])
     needed = needs("scratch")
     problems = (InvalidInput, TooLarge, UnsupportedMedia, TimedOut, Forbidden, Busy, Unavailable)
     most = MAX_COMMAND_BYTES + FILE_BYTES * settings.upload_max_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import StringConstraints
 
 from warpcall.errors import (
@@ -25,13 +25,14 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.router import Router
 
 MonitorId = Annotated[str, StringConstraints(max_length=64)]
 
 
-def monitors(service: MonitorService) -> APIRouter:
+def monitors(service: MonitorService) -> Router:
     """The routes to add, list, read, pause and remove monitors."""
-    router = APIRouter(prefix="/v1/monitors", tags=["monitors"])
+    router = Router(prefix="/v1/monitors", tags=["monitors"])
     lost = problem_responses([NotFound, InvalidInput, Unavailable])
     reading = problem_responses([TooLarge, UnsupportedMedia, TimedOut])
     benching = needs("bench")

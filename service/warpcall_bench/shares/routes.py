@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import StringConstraints
 
 from warpcall.errors import (
@@ -32,6 +32,7 @@ from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.router import Router
 
 MAX_BODY_BYTES = 1024
 
@@ -39,9 +40,9 @@ ShareId = Annotated[str, StringConstraints(max_length=64)]
 Token = Annotated[str, StringConstraints(max_length=200)]
 
 
-def shares(service: ShareService, jobs: JobService) -> APIRouter:
+def shares(service: ShareService, jobs: JobService) -> Router:
     """The routes of share links."""
-    router = APIRouter(prefix="/v1", tags=["shares"])
+    router = Router(prefix="/v1", tags=["shares"])
     lost = problem_responses([NotFound, InvalidInput, Unavailable])
     owned = {**lost, **problem_responses([Forbidden])}
     read = {**lost, **problem_responses([Busy])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import StringConstraints
 from sqlalchemy.orm import Session
 from starlette import responses
@@ -22,6 +22,7 @@ from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import BINARY, problem_responses
 from warpcall_service.http.problems import RangeNotSatisfiable
+from warpcall_service.http.router import Router
 from warpcall_service.identity import Caller
 from warpcall_service.text import brief
 
@@ -51,9 +52,9 @@ class ArtefactFile(responses.FileResponse):
             raise RangeNotSatisfiable(brief(http_range), file_size) from None
 
 
-def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
+def artefact_routes(jobs: JobService, artefacts: Artefacts) -> Router:
     """The routes of artefacts. Whoever may read a job may read its artefacts."""
-    router = APIRouter(prefix="/v1/jobs/{id}/artefacts", tags=["jobs"])
+    router = Router(prefix="/v1/jobs/{id}/artefacts", tags=["jobs"])
     lost = problem_responses([NotFound, InvalidInput, Unavailable])
 
     @router.get("", response_model=ArtefactList, responses=lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import StringConstraints
 
 from warpcall.errors import InvalidInput, NotFound, Unavailable
@@ -22,6 +22,7 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import Text, problem_responses
+from warpcall_service.http.router import Router
 
 MARKDOWN = "text/markdown"
 
@@ -38,9 +39,9 @@ Allowed = Annotated[
 DeviceName = Annotated[Text, StringConstraints(min_length=1, max_length=255)]
 
 
-def summaries(jobs: JobService) -> APIRouter:
+def summaries(jobs: JobService) -> Router:
     """The routes that sum up stored jobs, and what users used."""
-    router = APIRouter(tags=["jobs"])
+    router = Router(tags=["jobs"])
 
     @router.get(
         "/v1/board", response_model=Board, responses=problem_responses([InvalidInput, Unavailable])

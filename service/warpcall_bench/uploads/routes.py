@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel
 
 from warpcall.errors import (
@@ -45,6 +45,7 @@ from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 from warpcall_service.http.route_io import body_of
+from warpcall_service.http.router import Router
 
 # Of a body beside the source. JSON writes a line end, a quote or a backslash as two characters.
 FURTHER_BYTES = (4 << 10) + 2 * MAX_LAUNCHES_BYTES
@@ -92,9 +93,9 @@ def uploading(request: type[BaseModel], answer: type[object]) -> dict[str, Any]:
     }
 
 
-def implementations(settings: BenchSettings, service: UploadService) -> APIRouter:
+def implementations(settings: BenchSettings, service: UploadService) -> Router:
     """The routes to upload implementations, and to list, read and delete them."""
-    router = APIRouter(prefix="/v1/implementations", tags=["implementations"])
+    router = Router(prefix="/v1/implementations", tags=["implementations"])
     most, what = most_bytes(settings), "the JSON of an upload"
 
     @router.post("", **uploading(UploadRequest, UploadedImplementation))
@@ -175,9 +176,9 @@ def implementations(settings: BenchSettings, service: UploadService) -> APIRoute
     return router
 
 
-def files(settings: BenchSettings, service: UploadService) -> APIRouter:
+def files(settings: BenchSettings, service: UploadService) -> Router:
     """The routes to send the files of uploads of several files."""
-    router = APIRouter(prefix="/v1/files", tags=["implementations"])
+    router = Router(prefix="/v1/files", tags=["implementations"])
     needed = needs("upload")
     problems = (InvalidInput, TooLarge, TimedOut, Forbidden, Unavailable)
     most_bytes = int(settings.upload_max_tree_bytes)
@@ -231,9 +232,9 @@ def files(settings: BenchSettings, service: UploadService) -> APIRouter:
     return router
 
 
-def problems(settings: BenchSettings, service: UploadService) -> APIRouter:
+def problems(settings: BenchSettings, service: UploadService) -> Router:
     """The routes to upload problems, and to list, read and delete them."""
-    router = APIRouter(prefix="/v1/problems", tags=["problems"])
+    router = Router(prefix="/v1/problems", tags=["problems"])
     most, what = most_bytes(settings, files=0), "the JSON of an upload"
 
     @router.post("", **uploading(ProblemUpload, UploadedProblem))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from warpcall.verifications import Verification
 from warpcall.wire import VERIFICATIONS_PATH
@@ -16,11 +16,12 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
+from warpcall_service.http.router import Router
 
 
-def verifications(settings: BenchSettings, service: Verifications) -> APIRouter:
+def verifications(settings: BenchSettings, service: Verifications) -> Router:
     """The route that verifies kernels."""
-    router = APIRouter(tags=["implementations"])
+    router = Router(tags=["implementations"])
     uploading = needs("upload")
     body = {"required": True, "content": {JSON: {"schema": ref(VerificationRequest)}}}
 

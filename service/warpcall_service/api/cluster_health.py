@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from sqlalchemy.orm import Session
 
 from warpcall.health import ClusterHealth, ServerHealth
 from warpcall_service.doctor.health import HealthReport
 from warpcall_service.formats.payloads import answered, checked
 from warpcall_service.http.caller import needs
+from warpcall_service.http.router import Router
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
@@ -69,9 +70,9 @@ class ClusterReport:
         return self._store.nbytes(), self._store.revision(), jobs
 
 
-def cluster_health(report: ClusterReport) -> APIRouter:
+def cluster_health(report: ClusterReport) -> Router:
     """The route."""
-    router = APIRouter(prefix="/v1/health", tags=["health"])
+    router = Router(prefix="/v1/health", tags=["health"])
 
     @router.get("", response_model=ClusterHealth, **needs("admin"))
     async def read_health() -> Response:

@@ -6,11 +6,12 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from warpcall.devices import Device, DeviceList, DeviceReading, DeviceStep
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller
+from warpcall_service.http.router import Router
 from warpcall_service.lanes.activity import STEP_S, ActivityStep
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
@@ -19,9 +20,9 @@ from warpcall_service.nodes.remote_devices import written
 from warpcall_service.store.times import moment, now_ms
 
 
-def devices(engine: LocalEngine, membership: Membership) -> APIRouter:
+def devices(engine: LocalEngine, membership: Membership) -> Router:
     """The route that lists devices."""
-    router = APIRouter(prefix="/v1/devices", tags=["devices"])
+    router = Router(prefix="/v1/devices", tags=["devices"])
 
     @router.get("", response_model=DeviceList)
     async def list_devices(caller: CurrentCaller) -> Response:

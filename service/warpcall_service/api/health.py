@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from warpcall.health import Check, Health, Lane
@@ -15,6 +15,7 @@ from warpcall_service.doctor.live import LiveChecks
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import needs
 from warpcall_service.http.openapi_parts import Model
+from warpcall_service.http.router import Router
 from warpcall_service.lanes.engine import LocalEngine
 
 SHOWN = tuple(field.name for field in fields(Lane))
@@ -34,14 +35,14 @@ def health(
     uploads: Callable[[], str],
     stopping: Callable[[], bool],
     live: LiveChecks,
-) -> APIRouter:
+) -> Router:
     """The routes of probes, and the metrics.
 
     Args:
         uploads: returns whether uploaded code can run.
         live: the checks of a running server.
     """
-    router = APIRouter(tags=["health"])
+    router = Router(tags=["health"])
 
     @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", response_model=Alive)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import Field
 
 from warpcall import wire
 from warpcall.errors import NotFound
 from warpcall_service.http.openapi_parts import Model, problem_responses
+from warpcall_service.http.router import Router
 from warpcall_service.lanes.engine import LocalEngine
 
 
@@ -84,9 +85,9 @@ class KernelList(Model):
     kernels: list[KernelModel]
 
 
-def kernels(engine: LocalEngine) -> APIRouter:
+def kernels(engine: LocalEngine) -> Router:
     """The routes that list the ops."""
-    router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
+    router = Router(prefix="/v1/kernels", tags=["kernels"])
     declarations = {op["name"]: op for op in engine.catalog}
 
     @router.get("", response_model=KernelList)
@@ -105,9 +106,9 @@ def kernels(engine: LocalEngine) -> APIRouter:
     return router
 
 
-def ops() -> APIRouter:
+def ops() -> Router:
     """Redirects from /v1/ops, which people try first, to the routes of the same ops."""
-    router = APIRouter(prefix="/v1/ops", include_in_schema=False)
+    router = Router(prefix="/v1/ops", include_in_schema=False)
 
     @router.api_route("", methods=["GET", "POST"])
     @router.api_route("/{name}", methods=["GET", "POST"])

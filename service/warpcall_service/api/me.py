@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from warpcall.errors import Busy
 from warpcall.users import InFlight, Me, UserLimits
@@ -10,13 +10,14 @@ from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.openapi_parts import problem_responses
+from warpcall_service.http.router import Router
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import LocalEngine
 
 
-def me(engine: LocalEngine, limits: Limits) -> APIRouter:
+def me(engine: LocalEngine, limits: Limits) -> Router:
     """The route about the user who calls."""
-    router = APIRouter(prefix="/v1/me", tags=["users"])
+    router = Router(prefix="/v1/me", tags=["users"])
     quotas = engine.quotas
 
     @router.get("", response_model=Me, responses=problem_responses([Busy]))

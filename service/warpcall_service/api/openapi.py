@@ -13,6 +13,7 @@ from warpcall_service.calls.openapi import Program, Tensor
 from warpcall_service.extension import Parts
 from warpcall_service.http.openapi_parts import REFERENCES, Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
+from warpcall_service.http.router import schemas_of
 from warpcall_service.oip.openapi import (
     InferenceError,
     InferenceRequest,
@@ -47,11 +48,17 @@ SESSION: Schema = {
 ANY: list[Schema] = [{"key": []}, {"session": []}]
 
 
-def describe(generated: Mapping[str, Any], authenticator: Authenticator, parts: Parts) -> Schema:
+def describe(
+    generated: Mapping[str, Any],
+    authenticator: Authenticator,
+    answers: Sequence[type[Any]],
+    parts: Parts,
+) -> Schema:
     """Complete the description that FastAPI generated.
 
     Args:
         authenticator: knows which paths need no key.
+        answers: the models of answers to which routes refer.
     """
     paths = {
         path: {
@@ -65,7 +72,7 @@ def describe(generated: Mapping[str, Any], authenticator: Authenticator, parts: 
         [(model.__name__, "validation", TypeAdapter(model)) for model in models],
         ref_template=REFERENCES,
     )
-    schemas = {**generated["components"]["schemas"], **extra["$defs"]}
+    schemas = {**generated["components"]["schemas"], **schemas_of(answers), **extra["$defs"]}
     components = {
         "schemas": {name: schema for name, schema in schemas.items() if name not in UNUSED},
         "securitySchemes": {"key": KEY, "session": SESSION},

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
@@ -29,6 +29,7 @@ from warpcall_service.formats.payloads import answered
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.http.route_io import body_of
+from warpcall_service.http.router import Router
 from warpcall_service.identity import LOCAL, Caller, Kind
 from warpcall_service.quotas import Subject, Use
 from warpcall_service.text import brief
@@ -68,13 +69,13 @@ def check_known(caller: Caller) -> None:
         raise Forbidden(NO_ADMINISTRATORS)
 
 
-def routes(account_sync: AccountSync, quota_use: Callable[[Session, str | None], Use]) -> APIRouter:
+def routes(account_sync: AccountSync, quota_use: Callable[[Session, str | None], Use]) -> Router:
     """The routes.
 
     Args:
         quota_use: as `extension.Parts.quota_use`.
     """
-    router = APIRouter(tags=["users"])
+    router = Router(tags=["users"])
     known = account_sync.quotas
     reading = problem_responses([Unavailable])
     naming = problem_responses([NotFound, InvalidInput, Forbidden, Unavailable])

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from warpcall import wire
@@ -19,6 +19,7 @@ from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import Model, problem_responses
+from warpcall_service.http.router import Router
 from warpcall_service.http.watchdog import ClientWatchdog
 
 
@@ -59,9 +60,9 @@ def calls(
     plain: CallRunner,
     tensor_calls: TensorCalls,
     direct: DirectRoutes,
-) -> APIRouter:
+) -> Router:
     """The calls of each op, and programs of several ops."""
-    router = APIRouter()
+    router = Router()
 
     def run(exchange: Exchange, watchdog: ClientWatchdog, name: str) -> Coroutine[Any, Any, None]:
         stored = not STORED_TENSOR_HEADERS.isdisjoint(exchange.headers)
@@ -85,9 +86,9 @@ def calls(
     return router
 
 
-def tensors(registry: TensorRegistry, tensor_calls: TensorCalls, direct: DirectRoutes) -> APIRouter:
+def tensors(registry: TensorRegistry, tensor_calls: TensorCalls, direct: DirectRoutes) -> Router:
     """The caller's stored tensors; nobody sees those of another user."""
-    router = APIRouter(prefix=wire.TENSORS_PATH, tags=["tensors"])
+    router = Router(prefix=wire.TENSORS_PATH, tags=["tensors"])
 
     direct.add(router, "PUT", "", tensor_calls.put_tensors, **put_parts(one=False))
     direct.add(router, "PUT", "/{id:path}", tensor_calls.put_tensors, **put_parts(one=True))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from warpcall import wire
 from warpcall.nodes import NodeList
 from warpcall_service.formats.payloads import answered
+from warpcall_service.http.router import Router
 from warpcall_service.nodes.membership import Membership
 
 
-def nodes(membership: Membership) -> APIRouter:
+def nodes(membership: Membership) -> Router:
     """The route that lists the servers which share a database."""
-    router = APIRouter(prefix=wire.NODES_PATH, tags=["nodes"])
+    router = Router(prefix=wire.NODES_PATH, tags=["nodes"])
 
     @router.get("", response_model=NodeList)
     async def list_nodes() -> Response:
