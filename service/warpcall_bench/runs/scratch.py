@@ -62,7 +62,7 @@ MAX_ERROR_CHARS = 500
 T = TypeVar("T")
 
 
-class Ended(Strict):
+class CommandExit(Strict):
     """How a command ended: its exit status as shells count it, and whether it had reached its limit."""
 
     status: Annotated[int, Field(ge=0, le=255)]
@@ -74,7 +74,7 @@ class _FileHead(Strict):
     error: Annotated[str, Field(max_length=MAX_ERROR_CHARS)]
 
 
-class Refused(Exception):
+class WrongMessage(Exception):
     """A message that an honest process does not send. The text says what it was."""
 
 
@@ -84,7 +84,7 @@ class ScratchRun(Run):
     def __init__(self, *run: Any) -> None:
         super().__init__(*run)
         self._until: float | None = None  # when it must have ended, from its start on
-        self._ended: Ended | None = None
+        self._ended: CommandExit | None = None
         self._written = 0  # bytes of the output so far
         self._names: dict[
             str, str
@@ -144,7 +144,7 @@ class ScratchRun(Run):
         try:
             kind, _ = await self._message(reader)
             if kind != READY:
-                raise Refused("a message before it was ready")
+                raise WrongMessage("a message before it was ready")
             self._ready = True
             await self._get_device()
             await self._send_order(writer)
@@ -152,7 +152,7 @@ class ScratchRun(Run):
                 kind, body = await self._message(reader)
                 self._receive(kind, body)
             self._ended_at = time.monotonic()
-        except Refused as refused:
+        except WrongMessage as refused:
             self.stop("invalid", f"its process sent {refused}")
         except (asyncio.IncompleteReadError, OSError):
             pass  # the process has ended; the reaper reports how
@@ -191,10 +191,10 @@ class ScratchRun(Run):
         (nbytes,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         most = MAX_HEAD_BYTES + max(self._scratch["most_bytes"], MAX_OUTPUT_BYTES)
         if not 1 <= nbytes <= most:
-            raise Refused(f"a message of {nbytes} bytes")
+            raise WrongMessage(f"a message of {nbytes} bytes")
         kind = await reader.readexactly(1)
         if kind != FILE and nbytes > MAX_OUTPUT_BYTES + MAX_HEAD_BYTES:
-            raise Refused(f"a message of {nbytes} bytes that is no file")
+            raise WrongMessage(f"a message of {nbytes} bytes that is no file")
         body = await reader.readexactly(nbytes - 1)
         took_s = OUTPUT_S if kind == OUTPUT else max(FRAME_S, BYTE_S * nbytes)
         await asyncio.sleep(self._loop_time.spend(time.monotonic(), took_s))
@@ -212,14 +212,14 @@ class ScratchRun(Run):
         elif kind == FILE and self._ended is not None:
             self._take_file(body)
         elif kind != DONE or self._ended is None:
-            raise Refused(f"a message {kind!r} at the wrong time")
+            raise WrongMessage(f"a message {kind!r} at the wrong time")
 
     def _take_output(self, body: bytes) -> None:
         if len(body) <= AT.size:
-            raise Refused("output without content")
+            raise WrongMessage("output without content")
         (at,), content = AT.unpack_from(body), body[AT.size :]
         if not self._written <= at < 1 << 60:
-            raise Refused("output that was sent before")
+            raise WrongMessage("output that was sent before")
         self._written = at + len(content)
         self._on_event(OutputWritten(at, content))
 
@@ -229,11 +229,11 @@ class ScratchRun(Run):
         path = head.path
         self._fetched_bytes += len(content)
         if not any(path == one or path.startswith(f"{one}/") for one in self._scratch["fetch"]):
-            raise Refused("a file that was not asked for")
+            raise WrongMessage("a file that was not asked for")
         if path in self._names.values() or len(self._names) == MOST_FETCHED + 1:
-            raise Refused("a file too many")
+            raise WrongMessage("a file too many")
         if len(content) > self._scratch["most_bytes"] or self._fetched_bytes > MOST_FETCHED_BYTES:
-            raise Refused("files of too many bytes")
+            raise WrongMessage("files of too many bytes")
         name = NOT_IN_NAMES.sub("-", path).strip(".-")[-100:].lstrip(".-") or "file"
         while name in self._names:
             name = f"{len(self._names)}-{name}"
@@ -257,13 +257,13 @@ class ScratchRun(Run):
                 self.stop("timeout", f"it was not done within {self._scratch['limit_s']:g} s")
 
 
-_ENDED, _FILE = TypeAdapter(Ended), TypeAdapter(_FileHead)
+_ENDED, _FILE = TypeAdapter(CommandExit), TypeAdapter(_FileHead)
 
 
 def _parse(form: TypeAdapter[T], text: bytes, what: str) -> T:
     if len(text) > MAX_HEAD_BYTES:
-        raise Refused(f"{what} of {len(text)} bytes")
+        raise WrongMessage(f"{what} of {len(text)} bytes")
     try:
         return form.validate_json(text)
     except ValidationError:
-        raise Refused(f"{what} with a fault") from None
+        raise WrongMessage(f"{what} with a fault") from None

@@ -44,10 +44,16 @@ def knows_sandbox(url: str) -> bool:
     return bool(answer["uploads"] == "sandboxed")
 
 
+@contextmanager
+def started(settings: Mapping[str, str]) -> Iterator[Server]:
+    with running_server(settings) as running:
+        until(lambda: knows_sandbox(running.url))
+        yield running
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running_server(SETTINGS) as running:
-        until(lambda: knows_sandbox(running.url))
+    with started(SETTINGS) as running:
         yield running
 
 
@@ -361,54 +367,50 @@ def test_watch_shows_a_run_again(gpu: Client, server: Server, tmp_path: Path) ->
     assert (again.returncode, again.stdout) == (4, b"hello\n")
 
 
-def begin_and_kill(settings: Mapping[str, str], ids: list[str]) -> None:
+def begin_and_kill(settings: Mapping[str, str], key: str, ids: list[str]) -> None:
     """Begin a run, append its id, and kill the server while it sleeps."""
-    with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
-        until(lambda: knows_sandbox(server.url))
+    headers = {"authorization": f"Bearer {key}"}
+    with (
+        started(settings) as server,
+        httpx.Client(base_url=server.url, headers=headers) as http,
+    ):
         body = {"command": ["python", "-c", SLEEPS], "limit_s": LONG_S}
         ids.append(http.post("/v1/scratch", json=body).json()["id"])
-        page = f"/jobs/{ids[0]}"
-        until(lambda: "here" in http.get(page).text.partition("<h2>Output</h2>")[2])
+        with http.stream("GET", f"/v1/jobs/{ids[0]}/events") as events:
+            assert any("output" in line for line in events.iter_lines())
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
 
 
-def test_a_run_is_not_started_again_by_a_restarted_server(sqlite: Database) -> None:
+def test_a_restarted_server_does_not_start_a_run_again_and_keeps_others_out(
+    sqlite: Database,
+) -> None:
     settings = {**SETTINGS, **sqlite.settings}
+    keys = {role: sqlite.key(role, role) for role in ("upload", "scratch", "admin")}
     ids: list[str] = []
     with pytest.raises(RuntimeError, match="ended with status -9"):
-        begin_and_kill(settings, ids)
+        begin_and_kill(settings, keys["scratch"], ids)
     [id_] = ids
-    with running_server(settings) as server, Client(server.url) as gpu:
+    with (
+        started(settings) as server,
+        Client(server.url, api_key=keys["scratch"]) as gpu,
+        Client(server.url, api_key=keys["upload"]) as other,
+        Client(server.url, api_key=keys["admin"]) as admin,
+    ):
         until(lambda: gpu.jobs.get(id_).ended)
         job = gpu.jobs.get(id_)
 
         assert (job.state, job.attempts) == ("interrupted", 1)
         assert job.detail == "the server that ran it was lost; a scratch run is not started again"
-        until(lambda: knows_sandbox(server.url))
         assert gpu.exec(["echo", "well"]).output == b"well\n"
+        with pytest.raises(Forbidden, match="the role scratch"):
+            other.exec(["true"])
+        answer = httpx.get(
+            f"{server.url}/v1/jobs/{id_}/events",
+            headers={"authorization": f"Bearer {keys['upload']}"},
+        )
+        assert answer.status_code == 404
+        assert "output" in [event.kind for event in admin.jobs.events(id_)]
     assert not [
         one for one in psutil.process_iter(["cmdline"]) if SLEEPS in (one.info["cmdline"] or ())
     ]
-
-
-def test_other_users_and_other_roles_are_kept_out(sqlite: Database) -> None:
-    keys = {role: sqlite.key(role, role) for role in ("upload", "scratch", "admin")}
-    with running_server({**SETTINGS, **sqlite.settings}) as server:
-        until(lambda: knows_sandbox(server.url))
-        with (
-            Client(server.url, api_key=keys["scratch"]) as gpu,
-            Client(server.url, api_key=keys["upload"]) as other,
-            Client(server.url, api_key=keys["admin"]) as admin,
-        ):
-            found = gpu.exec(["echo", "mine"], fetch=["x"])
-            with pytest.raises(Forbidden, match="the role scratch"):
-                other.exec(["true"])
-            answer = httpx.get(
-                f"{server.url}/v1/jobs/{found.job.id}/events",
-                headers={"authorization": f"Bearer {keys['upload']}"},
-            )
-            seen = [event.kind for event in admin.jobs.events(found.job.id)]
-
-    assert answer.status_code == 404
-    assert "output" in seen
