@@ -75,12 +75,14 @@ def test_numpy_arrays_of_every_dtype_come_back_permuted(
 def test_dims_are_given_as_torch_takes_them(gpu: Client) -> None:
     x = np.arange(24).reshape(2, 3, 4)
     program = gpu.program()
+    with gpu.stored.permute(x, 2, 0, 1) as stored:  # else it stays on the server for other tests
+        from_store = stored.get()
     ways = {
         "one by one": gpu.permute(x, 2, 0, 1),
         "a sequence": gpu.permute(x, (2, 0, 1)),
         "by name": gpu.permute(x, dims=(2, 0, 1)),
         "one dim": gpu.permute(x.reshape(-1), 0).reshape(2, 3, 4).transpose(2, 0, 1),
-        "stored": gpu.stored.permute(x, 2, 0, 1).get(),
+        "stored": from_store,
         "a program": program.run(y=program.permute(x, 2, 0, 1)).outputs["y"],
     }
 

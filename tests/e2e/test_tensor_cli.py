@@ -10,8 +10,18 @@ import pytest
 
 from tests.e2e.command import Warpcall
 from tests.e2e.test_stored_tensors import own_part
+from tests.servers import Server
+from warpcall import Client
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_stored(server: Server) -> None:
+    """Other tests may have left tensors on the server, which lists and messages would name."""
+    with Client(server.url) as gpu:
+        for tensor in gpu.tensors():
+            tensor.delete()
 
 
 def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: Path) -> None:

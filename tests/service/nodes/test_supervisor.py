@@ -241,12 +241,15 @@ def answers_at_once(server: Server) -> bool:
 def test_one_server_tells_of_all(two: Server) -> None:
     ids = {node["id"] for node in both(two)}
 
-    def metrics() -> str:
-        return httpx.get(f"{two.url}/metrics", timeout=30).text
+    texts: list[str] = []
+
+    def tells_of_both() -> bool:
+        texts.append(httpx.get(f"{two.url}/metrics", timeout=30).text)
+        return texts[-1].count("\nwarpcall_node_lanes_ready{") == 2
 
     # The server that answers may have read the table of nodes before the other one was ready.
-    until(lambda: metrics().count("\nwarpcall_node_lanes_ready{") == 2)
-    text = metrics()
+    until(tells_of_both)
+    text = texts[-1]
     printed = subprocess.run(
         [sys.executable, "-m", "warpcall", "top", "--url", two.url],
         capture_output=True,
