@@ -17,6 +17,7 @@ import psutil
 import pytest
 import safetensors.numpy
 
+from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, logged, metrics, problem_of, tensor
@@ -132,11 +133,8 @@ def calls_done(server: Server) -> list[str]:
 
 def until_done(server: Server, count: int) -> list[str]:
     """`calls_done`, once there are so many: a line follows its answer."""
-    deadline = time.monotonic() + PATIENCE_S
-    while len(done := calls_done(server)) < count:
-        assert time.monotonic() < deadline, done
-        time.sleep(0.02)
-    return done
+    waiting.until(lambda: len(calls_done(server)) >= count)
+    return calls_done(server)
 
 
 def test_me_tells_who_one_is_and_what_one_may(alice: httpx.Client) -> None:
