@@ -9,7 +9,8 @@ from warpcall.jobs import PRECISIONS, PRIORITIES, PROFILES
 from warpcall.jobs.request import OPTIONS, JobOptions, JobRequest
 
 OF_CASES = {"op", "implementations", "cases", "sweep"}
-OF_COMMANDS = {"race"}  # which `warpcall race` sets
+# The first is what `warpcall race` sets, and `warpcall bench` has several options for the other.
+OF_COMMANDS = {"race", "profile_options"}
 
 
 def test_every_field_of_a_request_is_an_option_or_says_what_is_measured() -> None:

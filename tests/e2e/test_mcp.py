@@ -186,6 +186,10 @@ WRONG: tuple[tuple[Call, str], ...] = (
     (("evaluate", {"op": "permute", "cases": [{"shape": [2]}], "source": RIGHT}), "cases.0"),
     (("list_ops", {"name": "nothing"}), "list_ops"),
     (("race", {"op": "permute", "cases": [CASE], "sources": [RIGHT]}), "a race needs 2"),
+    (
+        ("profile", {"op": "permute", "case": CASE, "implementation": "torch", "kernels": "("}),
+        "profile_options.kernels: must be a regular expression",
+    ),
 )
 
 

@@ -41,11 +41,10 @@ def http(device: str) -> Iterator[httpx.Client]:
         yield http
 
 
-def profiled(http: httpx.Client, profile: str) -> tuple[dict[str, Any], list[str]]:
+def profiled(http: httpx.Client, profile: str, **more: Any) -> tuple[dict[str, Any], list[str]]:
     """The artefacts of a job by implementation and kind, and the names of its implementations."""
-    job = submit(
-        http, op=OP, cases=[CASE], implementations=["warpcall", "local/softmax"], profile=profile
-    )
+    timed = ["warpcall", "local/softmax"]
+    job = submit(http, op=OP, cases=[CASE], implementations=timed, profile=profile, **more)
     job = ended(http, job)
     assert job["state"] == "succeeded", job
     names: list[str] = job["implementations"]
@@ -71,6 +70,43 @@ def test_nsight_compute_says_what_limits_an_uploaded_and_a_shipped_softmax(
         assert text.count("Section: Launch Statistics") == 1, "it launches one kernel"
         assert "==ERROR==" not in text
         assert len(report) > 10_000
+
+
+def test_one_launch_of_one_kernel_is_profiled_with_the_metrics_that_were_asked(
+    http: httpx.Client,
+) -> None:
+    options = {"kernels": "softmax", "launch": 1, "sections": ["LaunchStats"]}
+    options |= {"metrics": ["dram__bytes_read.sum"]}
+
+    found, names = profiled(http, "ncu", profile_options=options)
+
+    for name in names:
+        text = found[f"{name} ncu-text"].text
+        assert text.count("dram__bytes_read.sum") == 1
+        assert text.count("Section: Launch Statistics") == 1
+        assert "Section: Occupancy" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"kernels": "no_such_kernel"}, "no launch of a kernel that matches 'no_such_kernel'"),
+        ({"launch": 77}, "its call had no launch number 77"),
+        ({"sections": ["NoSuchSection"]}, "NoSuchSection"),
+        ({"metrics": ["no_such_metric.sum"]}, "no_such_metric"),
+    ],
+)
+def test_what_nsight_compute_refuses_is_said_in_a_sentence(
+    http: httpx.Client, options: dict[str, Any], why: str
+) -> None:
+    asked: dict[str, Any] = {"op": OP, "cases": [CASE], "profile": "ncu"}
+    asked["implementations"] = ["warpcall"]
+
+    job = ended(http, submit(http, **asked, profile_options=options))
+
+    assert job["state"] == "succeeded", job
+    (one,) = http.get(f"/v1/jobs/{job['id']}/artefacts").json()["artefacts"]
+    assert why in one["error"], one
 
 
 def test_a_job_reports_the_kernels_that_it_launches(http: httpx.Client) -> None:

@@ -15,6 +15,14 @@ from warpcall._cli.files import UsageError
 from warpcall._cli.job_options import flag_of, job_options
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
 from warpcall._cli.output import Json, Url, op_names, write_lines
+from warpcall._cli.profile_args import (
+    Kernels,
+    Launch,
+    Metrics,
+    Sections,
+    flag_of_option,
+    profile_options_of,
+)
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import Launches, Verified, described, job_names, verified_uploads
 from warpcall._jobs.names import is_problem, without_version
@@ -99,6 +107,10 @@ def bench(
     size: Sizes = None,
     verified: Verified = False,
     launches: Launches = None,
+    profile_kernels: Kernels = None,
+    profile_launch: Launch = None,
+    profile_sections: Sections = None,
+    profile_metrics: Metrics = None,
     check_only: Annotated[
         bool,
         typer.Option(
@@ -130,6 +142,9 @@ def bench(
     warpcall bench permute --mine my_permute.py --shape 4096x4096 --dtype bf16 --dims 1,0
     warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024 --dtype bf16
     """
+    options["profile_options"] = profile_options_of(
+        *(options["profile"], profile_kernels, profile_launch, profile_sections, profile_metrics)
+    )
     chosen = JobRequest(op, **(options | ({"precision": "check"} if check_only else {})))
     if (verified or launches) and not mine:
         raise UsageError("--verified and --launches need a file: --mine my_kernel.py")
@@ -199,9 +214,12 @@ def options_named(
             known: str | None = f"--{rest.replace('_', '-')}"
         elif "sizes" in whole.split("."):
             known = "--size"
+        elif field == "profile_options" and rest:
+            known = flag_of_option(rest.partition(".")[0])
         else:
             known = options.get(field) or flag_of(field)
         if known is None:
             raise
         detail = error.detail.removeprefix("job.").removeprefix(f"{field}: ")
+        detail = detail.removeprefix(f"{whole}: ")
         raise UsageError(f"{known}: {detail}") from None

@@ -114,10 +114,14 @@ async def profile(
     source: str | None,
     function: str | None,
     implementation: str | None,
+    options: Mapping[str, object] | None = None,
     *,
     timeout_s: float,
 ) -> dict[str, Any]:
     """Time one implementation in a case, and return what Nsight Compute says of its kernels.
+
+    Args:
+        options: the `profile_options` of the job.
 
     Raises:
         InvalidInput: there is not one of `source` and `implementation`, or the server cannot profile.
@@ -131,7 +135,12 @@ async def profile(
         name = f"{uploaded.name}@{uploaded.version}"
     try:
         job = await gpu.jobs.submit(
-            op, implementations=[name], cases=[case], precision="quick", profile="ncu"
+            op,
+            implementations=[name],
+            cases=[case],
+            precision="quick",
+            profile="ncu",
+            profile_options=options,
         )
     finally:
         if uploaded is not None:

@@ -189,13 +189,28 @@ def mcp_server(url: str | None) -> MCPServer:
         implementation: Annotated[
             str | None, Field(description="In place of source: a stored one, such as warpcall.")
         ] = None,
+        kernels: Annotated[
+            str | None, Field(description="Only kernels whose name has this regular expression.")
+        ] = None,
+        launch: Annotated[
+            int | None, Field(description="Only the launch of this number, from 1.")
+        ] = None,
+        sections: Annotated[
+            list[str] | None, Field(description="In place of the usual: SourceCounters")
+        ] = None,
+        metrics: Annotated[
+            list[str] | None, Field(description="In place of sections: dram__bytes_read.sum")
+        ] = None,
     ) -> dict[str, Any]:
         """What NVIDIA's Nsight Compute says of the kernels of an implementation in a case, as text. It
         needs a server with a GPU and Nsight Compute."""
+        given = {"kernels": kernels, "launch": launch, "sections": sections, "metrics": metrics}
+        options = {name: value for name, value in given.items() if value is not None}
         async with _saying_what_to_do():
             return compact(
                 await agent_jobs.profile(
-                    *(clients[0], op, case, source, function, implementation), timeout_s=TIMEOUT_S
+                    *(clients[0], op, case, source, function, implementation, options or None),
+                    timeout_s=TIMEOUT_S,
                 )
             )
 

@@ -53,6 +53,7 @@ class JobOptions(TypedDict, total=False):
     gpu: str | None
     node: str | None
     profile: Profile | None
+    profile_options: Mapping[str, object] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +93,9 @@ class JobRequest:
         profile: what to make for each implementation, too, after all cases are measured: "torch" a
             trace by torch's profiler, "ncu" what NVIDIA's Nsight Compute says of its kernels,
             "compile" a compile report. `Job.artefacts` has the files. By default there are none.
+        profile_options: what "ncu" profiles, any of these: `kernels`, a regular expression for names
+            of kernels; `launch`, the number of the only launch of these, from 1; `sections` and
+            `metrics`, names that Nsight Compute knows, in place of its usual sections.
         race: let 2 to 64 implementations race in each case: whoever is surely slower than the
             fastest is timed no more. `Client.race` submits such a job and waits for its outcome.
 
@@ -193,6 +197,7 @@ class JobRequest:
             hint="Made after all times are measured. The page of the job has the files.",
         ),
     ] = None
+    profile_options: Mapping[str, object] | None = None
     fresh: Annotated[
         bool,
         Option(

@@ -21,7 +21,7 @@ from warpcall_bench.artefacts.service import Artefacts, NewArtefact, file_name
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
 from warpcall_bench.runs.events import FileFetched, ProfileMade
-from warpcall_bench.runs.messages import PROFILE_FILES, ProfileTask
+from warpcall_bench.runs.messages import PROFILE_FILES, NcuOptions, ProfileTask
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.store.database import StoreError
 
@@ -62,9 +62,11 @@ def left(session: Session, job: Job, settings: BenchSettings) -> ProfileTask | N
 
     An implementation that has no time in a case is not profiled there.
     """
-    profiler = json.loads(job.request).get("profile")
+    request = json.loads(job.request)
+    profiler = request.get("profile")
     if profiler is None:
         return None
+    options: NcuOptions | None = request.get("profile_options")
     last = PROFILE_FILES[profiler][-1]
     implementations = json.loads(job.implementations)
     of_job = ArtefactRow.job_number == job.number
@@ -99,6 +101,7 @@ def left(session: Session, job: Job, settings: BenchSettings) -> ProfileTask | N
         "ncu": ncu.program(settings) if profiler == "ncu" else "",
         "limit_s": min(LIMIT_S, STALL_SHARE * settings.job_stall_s),
         "call_s": CALL_SHARE * settings.job_block_s,
+        "options": {} if options is None else options,
     }
 
 

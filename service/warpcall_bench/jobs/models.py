@@ -5,6 +5,7 @@ The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -41,6 +42,10 @@ START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
 CHECK: Precision = "check"  # compares results with the reference, and times nothing
 PROFILE_S = {"torch": 1.0, "ncu": 60.0, "compile": 60.0}  # for each profile
+MAX_KERNELS_CHARS = 200  # of the regular expression for kernels that are profiled
+MAX_LAUNCH = 10_000
+MAX_SECTIONS = 16
+MAX_METRICS = 32
 
 SCRATCH_S = 60.0  # that the command of a scratch run may take, unless its request says otherwise
 MAX_ARGUMENTS = 256  # of a command, with the program
@@ -57,6 +62,17 @@ def one_line(text: str) -> str:
     """The text itself, if it can stand in a line of a list."""
     if not text.isprintable():
         raise ValueError("must be one line of printable characters")
+    return text
+
+
+def regular_expression(text: str) -> str:
+    """The text itself, if it is a regular expression of printable ASCII characters."""
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("must have printable ASCII characters only")
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"must be a regular expression: {error}") from None
     return text
 
 
@@ -81,6 +97,14 @@ Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{
 Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 ParamValue = bool | int | float | Entries | None
 SizeValue = Size | Name
+# These become arguments of Nsight Compute. None of them can begin with "-", or name several.
+Kernels = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_KERNELS_CHARS),
+    AfterValidator(regular_expression),
+]
+Section = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+Metric = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.:]{0,127}$")]
 CaseKey = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
 
 
@@ -152,6 +176,35 @@ class JobChange(_Model):
     private: bool
 
 
+class ProfileOptions(_Model):
+    """What Nsight Compute profiles: which kernels, and what it reads of them.
+
+    `kernels` is a regular expression that is searched in the names of kernels, without their arguments.
+    `launch` is the number of the only launch that is profiled, from 1, among those of these kernels.
+    `sections` are profiled in place of the default ones, and `metrics` in place of all sections unless
+    `sections` are given, too.
+    """
+
+    kernels: Kernels | None = None
+    launch: Annotated[int, Field(ge=1, le=MAX_LAUNCH)] | None = None
+    sections: (
+        Annotated[list[Section], Field(min_length=1, max_length=MAX_SECTIONS, fail_fast=True)]
+        | None
+    ) = None
+    metrics: (
+        Annotated[list[Metric], Field(min_length=1, max_length=MAX_METRICS, fail_fast=True)] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ValueError(f"give at least one of {', '.join(type(self).model_fields)}")
+        for name, given in (("sections", self.sections), ("metrics", self.metrics)):
+            if len(set(given or ())) < len(given or ()):
+                raise ValueError(f"{name} must name each once")
+        return self
+
+
 class JobRequest(_Model):
     """A benchmark of some implementations of an op on some cases.
 
@@ -166,7 +219,8 @@ class JobRequest(_Model):
     private problem or times a private upload, or if the server is set so. `gpu` and `node` say which
     devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
     host name of its machine. With `profile` each implementation that has a time is also run under
-    a profiler, after all cases are measured; a job with profiles is always a new one. `name` is what
+    a profiler, after all cases are measured; a job with profiles is always a new one. `profile_options`
+    say what the profiler "ncu" reads, of which kernels. `name` is what
     lists call the job. With `race` its implementations, 2 to 64 of them, race in each case: whoever is
     surely slower than the fastest is timed no more, until one is surely the fastest, or the others
     are the same within 1 %.
@@ -189,6 +243,7 @@ class JobRequest(_Model):
     gpu: GpuModel | None = None
     node: NodeName | None = None
     profile: Profile | None = None
+    profile_options: ProfileOptions | None = None
     race: bool = False
 
     @model_validator(mode="after")
@@ -200,6 +255,9 @@ class JobRequest(_Model):
         for name, given in (("implementations", self.implementations), ("tags", self.tags)):
             if len(set(given)) < len(given):
                 raise ValueError(f"{name} must name each once")
+        if self.profile_options is not None and self.profile != "ncu":
+            got = "none" if self.profile is None else self.profile
+            raise ValueError(f"profile_options are for the profile ncu, got the profile {got}")
         count = len(self.implementations)
         if not self.race and count > MAX_IMPLEMENTATIONS:
             raise ValueError(

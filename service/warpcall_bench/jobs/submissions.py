@@ -455,6 +455,8 @@ def sha256_of(request: JobRequest) -> str:
     unset = {name for name in OPTIONS if getattr(request, name) is None}
     if not request.race:
         unset.add("race")
+    if request.profile_options is None:
+        unset.add("profile_options")
     shown = request.model_dump(mode="json", exclude=unset)
     return hashlib.sha256(_text(shown).encode()).hexdigest()
 

@@ -7,6 +7,7 @@ them until it has read all counters. Nothing of this is timed.
 from __future__ import annotations
 
 import os
+import re
 import subprocess  # nosec B404
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from warpcall_bench.profilers.program import (
 from warpcall_service.processes import temporary
 
 if TYPE_CHECKING:
-    from warpcall_bench.runs.messages import Task
+    from warpcall_bench.runs.messages import NcuOptions, Task
 
 SECTIONS = (
     "SpeedOfLight",
@@ -46,6 +47,11 @@ MISSING = (
     "set WARPCALL_NCU to the path of ncu"
 )
 NO_KERNEL = "its call launched no kernel that Nsight Compute could see"
+LAUNCHED = re.compile(
+    r"^\s+\d+\.\s+(\S.*?)\s*$", re.MULTILINE
+)  # in the list of kernels that ncu prints
+MOST_NAMED = 8  # kernels in a message
+NAME_CHARS = 80
 
 
 class Files(NamedTuple):
@@ -69,16 +75,25 @@ def profile_of_job(task: Task, position: int, key: str, name: str, lease: Lease)
         raise NoProfile("it ran without a GPU, and Nsight Compute profiles kernels of NVIDIA GPUs")
     of_child = task_of_job(task, position, name, reports=False)
     limits = ProfileLimits(wanted["limit_s"], wanted["call_s"], wanted["most_bytes"])
-    return profile(wanted["ncu"], of_child, f"{key}\n{name}, by Nsight Compute", limits, lease)
+    heading = f"{key}\n{name}, by Nsight Compute"
+    return profile(wanted["ncu"], of_child, heading, limits, lease, wanted.get("options", {}))
 
 
-def profile(ncu: str, task: ChildTask, heading: str, limits: ProfileLimits, lease: Lease) -> Files:
+def profile(
+    ncu: str,
+    task: ChildTask,
+    heading: str,
+    limits: ProfileLimits,
+    lease: Lease,
+    options: NcuOptions | None = None,
+) -> Files:
     """Profile one call.
 
     Args:
         ncu: path of the program.
         heading: first lines of the text, which is cut at `limits.nbytes`.
         lease: entered while the call is repeated.
+        options: of the job; None for the default ones.
 
     Raises:
         NoProfile: the profiler or the implementation failed, or took too long.
@@ -86,15 +101,14 @@ def profile(ncu: str, task: ChildTask, heading: str, limits: ProfileLimits, leas
     until = time.monotonic() + limits.seconds
     with temporary.folder() as folder:
         report = folder / "profile.ncu-rep"
-        sections = [option for name in SECTIONS for option in ("--section", name)]
         command = [
             *(ncu, "--target-processes", "all", "--profile-from-start", "off"),
-            *("--clock-control", "none", "--launch-count", str(MAX_KERNELS), *sections),
+            *("--clock-control", "none", *_chosen(options or {})),
             *("--force-overwrite", "--export", str(report)),
         ]
         ended = run_child(command, task, folder, limits, lease)
         if ended.error or ended.status or not report.exists():
-            raise NoProfile(_reason(ended))
+            raise NoProfile(_reason(ended, options))
         content = report.read_bytes()
         if len(content) > limits.nbytes:
             raise NoProfile(
@@ -103,6 +117,19 @@ def profile(ncu: str, task: ChildTask, heading: str, limits: ProfileLimits, leas
             )
         text = f"{heading}\n\n{_printed(ncu, report, until)}"
         return Files(content, text.encode()[: limits.nbytes])
+
+
+def _chosen(options: NcuOptions) -> list[str]:
+    """The options of the program that say which launches it profiles, and what it reads of them."""
+    launch, metrics = options.get("launch"), options.get("metrics")
+    which = ["--launch-count", str(MAX_KERNELS)]
+    if launch is not None:
+        which = ["--launch-skip", str(launch - 1), "--launch-count", "1"]
+    if (kernels := options.get("kernels")) is not None:
+        which += ["--kernel-name", f"regex:{kernels}"]
+    sections = options.get("sections") or (() if metrics else SECTIONS)
+    what = [argument for name in sections for argument in ("--section", name)]
+    return [*which, *what, *(["--metrics", ",".join(metrics)] if metrics else [])]
 
 
 def _printed(ncu: str, report: Path, until: float) -> str:
@@ -124,14 +151,14 @@ def _printed(ncu: str, report: Path, until: float) -> str:
     return text
 
 
-def _reason(ended: Ended) -> str:
+def _reason(ended: Ended, options: NcuOptions | None = None) -> str:
     """Why there is no report."""
     if "ERR_NVGPUCTRPERM" in ended.printed:
         return FORBIDDEN
     if ended.error:
         return ended.error
     if "No kernels were profiled" in ended.printed:
-        return NO_KERNEL
+        return _no_kernel(ended.printed, options or {})
     lines = ended.printed.splitlines()
     wrong = [line.removeprefix("==ERROR==").strip() for line in lines if "==ERROR==" in line]
     if wrong:
@@ -139,3 +166,17 @@ def _reason(ended: Ended) -> str:
     signal, status = -ended.status, ended.status
     how = f"by signal {signal}" if signal > 0 else f"with exit status {status}"
     return f"Nsight Compute ended {how} without a report"
+
+
+def _no_kernel(printed: str, options: NcuOptions) -> str:
+    """Why no kernel was profiled. With options, the program lists the kernels that were launched."""
+    kernels, launch = options.get("kernels"), options.get("launch")
+    if kernels is None and launch is None:
+        return NO_KERNEL
+    names = [*dict.fromkeys(LAUNCHED.findall(printed.partition("Available Kernels")[2]))]
+    which = "" if kernels is None else f" of a kernel that matches {kernels!r}"
+    number = "" if launch is None else f" number {launch}"
+    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    shown = ", ".join(name[:NAME_CHARS] for name in names[:MOST_NAMED])
+    launched = f"; it launched {shown}{more}" if names else ""
+    return f"its call had no launch{number}{which}{launched}"

@@ -334,6 +334,15 @@ class ModuleAnswer(TypedDict):
     error: str
 
 
+class NcuOptions(TypedDict, total=False):
+    """What Nsight Compute profiles, as `ProfileOptions` of `jobs.models` says. None means the default."""
+
+    kernels: str | None
+    launch: int | None
+    sections: list[str] | None
+    metrics: list[str] | None
+
+
 class ProfileTask(TypedDict):
     """The profiles that a job's process makes after it has measured all cases.
 
@@ -345,6 +354,7 @@ class ProfileTask(TypedDict):
         ncu: path of Nsight Compute's program; empty if there is none.
         limit_s: seconds that a profile by another program than the job's process may take.
         call_s: seconds of these for which its call may keep the device.
+        options: for Nsight Compute; absent for the default ones.
     """
 
     profiler: str
@@ -353,6 +363,7 @@ class ProfileTask(TypedDict):
     ncu: str
     limit_s: float
     call_s: float
+    options: NotRequired[NcuOptions]
 
 
 class ScratchTask(TypedDict):

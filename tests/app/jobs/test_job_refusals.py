@@ -73,6 +73,53 @@ def test_how_many_may_race_is_bounded(change: dict[str, Any], why: str, http: ht
     assert why in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("options", "field", "why"),
+    [
+        ({}, "", "give at least one of kernels, launch, sections, metrics"),
+        ({"kernels": ""}, ".kernels", "at least 1 character"),
+        ({"kernels": "a" * 201}, ".kernels", "at most 200 characters"),
+        ({"kernels": "("}, ".kernels", "must be a regular expression"),
+        ({"kernels": "a{99999999999999999999}"}, ".kernels", "must be a regular expression"),
+        ({"kernels": "a\n--export /tmp/x"}, ".kernels", "printable ASCII characters only"),
+        ({"launch": 0}, ".launch", "greater than or equal to 1"),
+        ({"launch": 10_001}, ".launch", "less than or equal to 10000"),
+        ({"launch": "1;2"}, ".launch", "valid integer"),
+        ({"sections": []}, ".sections", "at least 1 item"),
+        ({"sections": [f"S{n}" for n in range(17)]}, ".sections", "at most 16 items"),
+        ({"sections": ["--export"]}, ".sections.0", "should match pattern"),
+        ({"sections": ["regex:.*"]}, ".sections.0", "should match pattern"),
+        ({"sections": ["A", "A"]}, "", "sections must name each once"),
+        ({"metrics": ["a,b"]}, ".metrics.0", "should match pattern"),
+        ({"metrics": ["-o"]}, ".metrics.0", "should match pattern"),
+        ({"metrics": ["../x"]}, ".metrics.0", "should match pattern"),
+        ({"metrics": ["m" * 129]}, ".metrics.0", "should match pattern"),
+        ({"metrics": [f"m{n}" for n in range(33)]}, ".metrics", "at most 32 items"),
+        ({"export": "/tmp/x"}, ".export", "Extra inputs are not permitted"),
+    ],
+)
+def test_what_is_profiled_becomes_no_other_argument_of_the_profiler(
+    options: dict[str, Any], field: str, why: str, http: httpx.Client
+) -> None:
+    asked = {**JOB, "profile": "ncu", "profile_options": options}
+
+    answer = http.post("/v1/jobs/preview", json=asked)
+
+    assert why in problem_of(answer, 422, "invalid-input", f"profile_options{field}")
+
+
+@pytest.mark.parametrize("profile", [None, "torch", "compile"])
+def test_options_of_nsight_compute_are_for_its_profiles(
+    profile: str | None, http: httpx.Client
+) -> None:
+    asked = {**JOB, "profile": profile, "profile_options": {"launch": 2}}
+
+    answer = http.post("/v1/jobs/preview", json=asked)
+
+    assert answer.status_code == 422, answer.text
+    assert "profile_options are for the profile ncu, got" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("id_", ["%00", "a%00b", "0" * 12 + "%00", "é", str(2**63), "x" * 64])
 def test_an_id_that_is_none_is_not_found(id_: str, http: httpx.Client, job: str) -> None:
     for path in ("", "/events", "/results", f"/compare/{job}"):

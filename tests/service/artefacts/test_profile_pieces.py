@@ -103,7 +103,9 @@ def test_a_profile_that_no_job_asked_for_is_refused() -> None:
 
 def test_what_is_left_after_an_interruption(database: Database, store: Store) -> None:
     names = ["warpcall", "torch"]
-    job_id = job_rows.submit(store, "ann", cases=2, implementations=names, profile="ncu")
+    job_id = job_rows.submit(
+        store, "ann", cases=2, implementations=names, profile="ncu", profile_options={"launch": 2}
+    )
     plain = job_rows.submit(store, "ann")
     measured = result(3, 0)
     measured["implementations"] = measured["implementations"][:2]
@@ -138,6 +140,7 @@ def test_what_is_left_after_an_interruption(database: Database, store: Store) ->
     assert after == {**before, "cases": [whole]}
     assert (before["profiler"], before["ncu"], before["most_bytes"]) == ("ncu", "", 2048)
     assert (before["limit_s"], before["call_s"]) == (20.0, 4.0)
+    assert before["options"]["launch"] == 2
 
 
 def test_profiles_of_a_run_that_lost_its_claim_are_dropped(

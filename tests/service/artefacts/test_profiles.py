@@ -221,6 +221,9 @@ def test_the_command_says_how_to_get_the_traces(
 
     shown = warpcall(*words, "--precision", "quick", "--profile", "torch")
     wrong = warpcall(*words, "--profile", "nsys")
+    alone = warpcall(*words, "--profile", "torch", "--profile-launch", 2)
+    pattern = warpcall(*words, "--profile", "ncu", "--profile-kernels", "(")
+    metrics = warpcall(*words, "--profile", "ncu", "--profile-metrics", "a,--export")
 
     assert shown[0] == 0, shown
     (line,) = (line for line in shown[1].splitlines() if "warpcall artefacts" in line)
@@ -228,6 +231,10 @@ def test_the_command_says_how_to_get_the_traces(
     assert warpcall("artefacts", line.split()[-1])[1].count("trace.json") == 2
     assert wrong[0] == 2
     assert "--profile must be one of torch" in wrong[2]
+    assert (alone[0], pattern[0], metrics[0]) == (2, 2, 2)
+    assert "--profile-launch needs --profile ncu" in alone[2]
+    assert "--profile-kernels: must be a regular expression" in " ".join(pattern[2].split())
+    assert "--profile-metrics: String should match pattern" in " ".join(metrics[2].split())
 
 
 def test_the_form_of_a_job_asks_for_profiles(lab: Lab) -> None:

@@ -15,7 +15,7 @@ from warpcall_bench.profilers import ncu
 from warpcall_bench.profilers.messages import ChildTask
 from warpcall_bench.profilers.program import NoProfile, ProfileLimits
 from warpcall_bench.runs import process_tree
-from warpcall_bench.runs.messages import ProfileTask, Task, Upload
+from warpcall_bench.runs.messages import NcuOptions, ProfileTask, Task, Upload
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,11 @@ class Leased:
 
 
 def profiled(
-    folder: Path, mode: str = "", source: str = SHORT, limits: ProfileLimits = LIMITS
+    folder: Path,
+    mode: str = "",
+    source: str = SHORT,
+    limits: ProfileLimits = LIMITS,
+    options: NcuOptions | None = None,
 ) -> tuple[ncu.Files | str, Leased]:
     """What a profile of a source gives: its files, or why there are none."""
     lease = Leased()
@@ -81,7 +85,7 @@ def profiled(
     program = installed(folder / "bin", mode)
     before = {*process_tree.descendants(1)}
     try:
-        found: ncu.Files | str = ncu.profile(program, task, "heading", limits, lease)
+        found: ncu.Files | str = ncu.profile(program, task, "heading", limits, lease, options)
     except NoProfile as error:
         found = str(error)
     left = {pid for pid in {*process_tree.descendants(1)} - before if str(folder) in _command(pid)}
@@ -123,6 +127,7 @@ def test_a_seed_gives_the_same_inputs(tmp_path: Path) -> None:
     ("mode", "why"),
     [
         ("no permission", "NVreg_RestrictProfilingToAdminUsers=0, or, for code that does not run"),
+        ("no section", "Nsight Compute failed: Unable to find section 'Nothing'."),
         ("fails at once", "Nsight Compute failed: Failed to initialize the profiler: Library"),
         ("no kernels", "its call launched no kernel that Nsight Compute could see"),
         ("is killed", "Nsight Compute ended by signal 9 without a report"),
@@ -131,6 +136,54 @@ def test_a_seed_gives_the_same_inputs(tmp_path: Path) -> None:
 )
 def test_a_profiler_that_fails_gives_the_reason(tmp_path: Path, mode: str, why: str) -> None:
     assert why in profiled(tmp_path, mode)[0]
+
+
+USUAL = [word for name in ncu.SECTIONS for word in ("--section", name)]
+FIRST = ["--launch-count", "16"]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({}, [*FIRST, *USUAL]),
+        ({"kernels": "-o x", "launch": None}, [*FIRST, "--kernel-name", "regex:-o x", *USUAL]),
+        ({"launch": 3}, ["--launch-skip", "2", "--launch-count", "1", *USUAL]),
+        ({"sections": ["A", "B"]}, [*FIRST, "--section", "A", "--section", "B"]),
+        ({"metrics": ["a.sum", "b.avg"]}, [*FIRST, "--metrics", "a.sum,b.avg"]),
+        (
+            {"sections": ["A"], "metrics": ["a.sum"]},
+            [*FIRST, "--section", "A", "--metrics", "a.sum"],
+        ),
+    ],
+)
+def test_the_profiler_gets_what_was_asked(
+    tmp_path: Path, options: NcuOptions, arguments: list[str]
+) -> None:
+    found, _ = profiled(tmp_path, options=options)
+
+    assert isinstance(found, ncu.Files), found
+    given = (tmp_path / "bin" / "args").read_text().split("\n")
+    assert given[given.index("none") + 1 : -1] == arguments, given
+    assert given[-1] == "--force-overwrite"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"kernels": "norm"}, "its call had no launch of a kernel that matches 'norm'; it "),
+        ({"launch": 9}, "its call had no launch number 9; it "),
+        (
+            {"kernels": "soft", "launch": 9},
+            "its call had no launch number 9 of a kernel that matches 'soft'; it ",
+        ),
+    ],
+)
+def test_where_no_launch_fits_the_kernels_of_the_call_are_named(
+    tmp_path: Path, options: NcuOptions, why: str
+) -> None:
+    found, _ = profiled(tmp_path, "no kernels", options=options)
+
+    assert found == f"{why}launched _softmax, void fill<float>(float *)"
 
 
 @pytest.mark.parametrize(("mode", "seconds", "taken"), [("hangs", 2, 0), ("hangs later", 40, 1)])
