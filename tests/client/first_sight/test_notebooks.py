@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -45,10 +46,11 @@ gpu.ops()
 class Notebook(NotebookClient):
     """Runs cells in a kernel, and keeps all that they show, also what they replace later."""
 
-    def __init__(self, *cells: str) -> None:
+    def __init__(self, folder: str, *cells: str) -> None:
         code: Any = nbformat.v4  # has no type information
-        # Sockets of a folder: a free port that is chosen for a kernel may be another's when it binds.
-        config = Config({"KernelManager": {"transport": "ipc"}})
+        # Sockets in a folder of its own: a free port that is chosen for a kernel may be another's when
+        # it binds, and so may a name in the current folder, which is the default for sockets.
+        config = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
         super().__init__(
             code.new_notebook(cells=[*map(code.new_code_cell, cells)]),
             config=config,
@@ -67,8 +69,9 @@ class Notebook(NotebookClient):
 
 
 def run(*cells: str) -> Notebook:
-    notebook = Notebook(*cells)
-    notebook.execute()
+    with TemporaryDirectory() as folder:
+        notebook = Notebook(folder, *cells)
+        notebook.execute()
     return notebook
 
 
