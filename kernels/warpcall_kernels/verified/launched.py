@@ -271,6 +271,10 @@ class _Driver(CompileOnlyDriver):
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cuda", 0)
 
+    def get_device_interface(self) -> Any:
+        """What Triton asks about the device."""
+        return torch.cuda
+
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         """What launches a kernel."""
         return functools.partial(_launch, source, metadata)

@@ -65,6 +65,32 @@ def f(x):
     assert (plan.outputs, plan.gpu) == ((Place(1, 0),), "sm_90")
 
 
+def test_launches_on_several_streams_are_in_the_order_of_the_calls(recording: Recording) -> None:
+    recording.load(
+        COPY
+        + """
+def f(x):
+    side, done = torch.cuda.Stream(), torch.cuda.Event()
+    mid, out = torch.empty_like(x), torch.empty_like(x)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        copy[1,](x, mid, x.numel(), BLOCK=32)
+        done.record()
+    torch.cuda.current_stream().wait_event(done)
+    copy[1,](mid, out, x.numel(), BLOCK=32)
+    return out
+""",
+        "f",
+    )
+
+    plan = recording.plan({"x": empty(32)}, [meta(32)])
+
+    assert [launch.arguments[:2] for launch in launches(plan)] == [
+        (Place(0, 0), Place(1, 0)),
+        (Place(1, 0), Place(2, 0)),
+    ]
+
+
 def test_the_alignment_and_the_strides_of_an_input_are_those_of_the_case(
     recording: Recording,
 ) -> None:

@@ -147,6 +147,29 @@ TABLE = torch.arange(4, device="cuda")
     assert without["error"].startswith("line 5: RuntimeError: 0 active drivers")
 
 
+def test_what_a_source_makes_on_the_gpu_while_it_is_imported_waits_for_its_job(
+    tmp_path: Path,
+) -> None:
+    source = """
+import torch, triton
+side = torch.cuda.Stream(priority=-1) if torch.cuda.is_available() else None
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    DONE = torch.cuda.default_stream().record_event()
+TIMES = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+GRAPH = torch.cuda.CUDAGraph()
+torch.cuda.set_device(0)
+BUDGET = torch.cuda.mem_get_info()[0] // 2
+TILE = torch.cuda.get_device_properties(0).L2_cache_size // 2
+RANDOM = torch.Generator(device="cuda").manual_seed(1)
+TABLE = torch.zeros(4, pin_memory=True).pin_memory().to("cuda", non_blocking=True)
+LAYER = torch.nn.Linear(4, 4).cuda()
+assert triton.runtime.driver.active.get_device_interface().current_device() == 0
+"""
+
+    assert check(tmp_path, source + GOOD, gpu="sm_90") == {"doc": ""}
+
+
 @pytest.mark.parametrize(
     "source",
     [
