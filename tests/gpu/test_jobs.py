@@ -22,6 +22,7 @@ SETTINGS = {
     "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
     "WARPCALL_JOB_STALL_S": "60",
     "WARPCALL_JOB_BLOCK_S": "5",
+    "WARPCALL_WAITING_PROCESS_S": "0",  # tests look for processes that a job leaves
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),  # so that a job finds that module
 }
 

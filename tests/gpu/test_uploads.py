@@ -29,6 +29,7 @@ SETTINGS = {
     "WARPCALL_UPLOADS": "sandboxed",
     "WARPCALL_JOB_STALL_S": "60",
     "WARPCALL_JOB_BLOCK_S": "5",
+    "WARPCALL_WAITING_PROCESS_S": "0",  # tests look for processes that a job leaves
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
 }
 LARGE = {"shape": [4096, 4096], "dtype": "BF16", "params": {"dims": [1, 0]}}
@@ -136,6 +137,20 @@ def check_serves(http: httpx.Client) -> None:
 
 
 def test_an_uploaded_triton_kernel_is_timed_beside_ours(http: httpx.Client) -> None:
+    check_timed_beside_ours(http)
+    check_serves(http)
+
+
+def test_processes_that_wait_for_the_next_job_do_not_come_to_the_gpu(device: str) -> None:
+    settings = {**SETTINGS, "WARPCALL_WAITING_PROCESS_S": "600"}
+    with running_server(settings) as running, client(running) as http:
+        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+        for _ in range(2):  # the second uses what waits since the first, and starts others
+            check_timed_beside_ours(http)
+            until(lambda: processes(running), "none wait for the next job")
+
+
+def check_timed_beside_ours(http: httpx.Client) -> None:
     source = (ROOT / "examples/my_permute.py").read_text()
     uploaded(http, source, name="mine")
     names = ["warpcall", "local/mine", "torch", "copy"]
@@ -149,7 +164,6 @@ def test_an_uploaded_triton_kernel_is_timed_beside_ours(http: httpx.Client) -> N
     assert rows["local/mine"]["tags"] == []
     assert 0.2 < rows["local/mine"]["share_of_limit"] < 1.1
     assert "other process" not in str(found), "the job's own process is not foreign"
-    check_serves(http)
 
 
 @pytest.mark.parametrize(
