@@ -14,7 +14,7 @@ class Artefact(Payload):
     name: str
     """Name of the file, which no other artefact of the job has."""
     kind: str
-    """What it is: "torch-profile", "ncu-report", "ncu-text" or "compile-report"."""
+    """What it is: "torch-profile", "ncu-report", "ncu-text", "compile-report" or "sanitizer-text"."""
     position: int | None
     """Number of the case that it is about, from 0; null if it is about the whole job."""
     implementation: str

@@ -40,10 +40,11 @@ def add_commands(commands: typer.Typer) -> None:
 
 
 def checks(settings: Settings) -> list[Finding]:
-    """What the command `doctor` says of the sandbox."""
+    """What the command `doctor` says of the sandbox and of programs that profile."""
+    from warpcall_bench.artefacts.tools import check_programs
     from warpcall_bench.runs.findings import check_sandbox
 
-    return check_sandbox(settings)
+    return [*check_sandbox(settings), check_programs(settings)]
 
 
 def preload() -> None:

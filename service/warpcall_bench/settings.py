@@ -274,6 +274,15 @@ class BenchSettings(Settings):
             "up in `PATH` and in `/usr/local/cuda/bin`. With `none` such profiles are refused."
         ),
     )
+    compute_sanitizer: str = Field(
+        "auto",
+        pattern=r"^(auto|none|/.+)$",
+        description=(
+            "Path of NVIDIA's program `compute-sanitizer`, which checks uploads of jobs with `sanitize`. "
+            "With `auto` it is looked up in `PATH` and in `/usr/local/cuda`. With `none`, or without "
+            "it, such jobs say so and go on."
+        ),
+    )
     artefact_max_bytes: ByteSize = Field(
         ByteSize(16 * MIB),
         ge=1024,

@@ -135,7 +135,8 @@ def bench(
 
     --shape and --dtype are required, but not of a problem. The job waits in the queue of the server's devices. Times come
     with confidence intervals and verdicts. The exit code is 1 if the job does not succeed, or if an
-    implementation has no time because it raised an error or its result is wrong.
+    implementation has no time because it raised an error or its result is wrong, or if compute-sanitizer
+    found an error.
 
     \b
     warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy

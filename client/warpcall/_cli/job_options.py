@@ -12,7 +12,12 @@ import typer
 from warpcall._cli.op_args import one_of
 from warpcall.jobs.request import OPTIONS, Option
 
-TYPES = {"private": bool | None, "fresh": bool, "tags": list[str] | None}  # of others: a text
+TYPES = {
+    "private": bool | None,
+    "fresh": bool,
+    "sanitize": bool,
+    "tags": list[str] | None,
+}  # of others: a text
 
 
 def job_options(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -26,7 +26,10 @@ from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobPreview, SubmittedJob, scores
 from warpcall.jobs.outcomes import conclusive, outcomes_of, sentence
-from warpcall.jobs.results import Results
+from warpcall.jobs.results import Measurement, Results
+
+SANITIZER = "sanitizer-text"  # kind of artefacts
+MOST_SANITIZER = 16  # lines
 
 
 def print_preview(preview: JobPreview, *, as_json: bool) -> None:
@@ -71,7 +74,7 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
 
     Raises:
         JobFailed: the job did not succeed. What it has measured is printed.
-        typer.Exit: with 1 if an implementation failed or is wrong.
+        typer.Exit: with 1 if an implementation failed or is wrong, or compute-sanitizer found an error.
         KeyboardInterrupt: Ctrl-C. Standard error says how to come back to the job.
     """
     failure: JobFailed | None = None
@@ -89,18 +92,34 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
     if failure is not None:
         raise failure
     rows = results.measurements
-    if not (passed(rows) if only_checked else all(row.status == "ok" for row in rows)):
+    is_right = passed(rows) if only_checked else all(row.status == "ok" for row in rows)
+    if not is_right or any(row.sanitizer_found for row in rows):
         raise typer.Exit(1)
 
 
 def _artefacts(job: Job) -> list[str]:
     """What was asked for beside times: how many artefacts there are, and why some are missing."""
-    if getattr(job.info, "request", {}).get("profile") is None:
+    asked = getattr(job.info, "request", {})
+    if asked.get("profile") is None and not asked.get("sanitize"):
         return []
     found = job.artefacts()
     stored = sum(not one.error for one in found)
-    lines = [f"{one.name}: {one_line(one.error)}" for one in found if one.error]
+    # The rows of the results say why compute-sanitizer was not run.
+    failed = [one for one in found if one.error and one.kind != SANITIZER]
+    lines = [f"{one.name}: {one_line(one.error)}" for one in failed]
     return [*lines, f"{plural(stored, 'artefact')}: warpcall artefacts {job.id}"]
+
+
+def sanitizer_lines(rows: Sequence[Measurement]) -> list[str]:
+    """What compute-sanitizer found: a line for each tool in each row, those with errors first."""
+    ordered = sorted(rows, key=lambda row: not row.sanitizer_found)
+    found = [
+        f"sanitizer: {row.implementation}, {row.case}: {tool}: {one_line(text)}"
+        for row in ordered
+        for tool, text in row.sanitizer.items()
+    ]
+    more = len(found) - MOST_SANITIZER
+    return [*found[:MOST_SANITIZER], *([f"sanitizer: {more} more lines"] if more > 0 else [])]
 
 
 def _print_results(job: Job, results: Results, hint: str) -> None:
@@ -109,7 +128,8 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
         asked = getattr(job.info, "request", {})
         lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
         printed = printed_lines(job, results.measurements)
-        write_lines(*lines, f"{job.id} {_end(job, hint)}", *_times(job), *printed, *_artefacts(job))
+        more = [*_times(job), *printed, *sanitizer_lines(results.measurements), *_artefacts(job)]
+        write_lines(*lines, f"{job.id} {_end(job, hint)}", *more)
         return
     about = conclusive(outcomes_of(job.implementations, results.measurements))
     ends = [*map(sentence, about), *([] if (page := job.page_url) is None else [page])]
@@ -122,6 +142,7 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
     lines += undecided_lines(results, job.precision)
     lines += remarks(results)
     lines += printed_lines(job, results.measurements)
+    lines += sanitizer_lines(results.measurements)
     lines += _artefacts(job)
     write_lines(*lines, *ends)
 

@@ -53,7 +53,7 @@ app = typer.Typer(
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
-@job_options(without=("precision", "priority", "tags", "fresh", "profile"))
+@job_options(without=("precision", "priority", "tags", "fresh", "profile", "sanitize"))
 def add(
     op: OpName,
     arguments: OpArguments = None,

@@ -44,7 +44,7 @@ app = typer.Typer()
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
-@job_options(without=("priority", "profile"), before="detach")
+@job_options(without=("priority", "profile", "sanitize"), before="detach")
 def race(
     context: typer.Context,
     op: Annotated[

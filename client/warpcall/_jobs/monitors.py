@@ -51,7 +51,7 @@ class AsyncMonitors(ClientPart):
             notify: URL that the server calls for steps, and when runs begin to fail or work again.
                 The operator of the server lists the hosts that it may call. The answer has the
                 `secret` with which these calls are signed, which cannot be shown again.
-            options: as for `Jobs.submit`, but not `priority`, `fresh`, `profile` or `profile_options`.
+            options: as for `Jobs.submit`, but not `priority`, `fresh`, `profile`, `profile_options` or `sanitize`.
 
         Raises:
             InvalidInput: the job cannot be measured, or not so often; `field` names the reason.

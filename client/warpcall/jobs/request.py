@@ -54,6 +54,7 @@ class JobOptions(TypedDict, total=False):
     node: str | None
     profile: Profile | None
     profile_options: Mapping[str, object] | None
+    sanitize: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,6 +97,8 @@ class JobRequest:
         profile_options: what "ncu" profiles, any of these: `kernels`, a regular expression for names
             of kernels; `launch`, the number of the only launch of these, from 1; `sections` and
             `metrics`, names that Nsight Compute knows, in place of its usual sections.
+        sanitize: run each upload under NVIDIA's compute-sanitizer, too, after all cases are measured,
+            with its tools memcheck and racecheck. `Measurement.sanitizer` has what they found.
         race: let 2 to 64 implementations race in each case: whoever is surely slower than the
             fastest is timed no more. `Client.race` submits such a job and waits for its outcome.
 
@@ -198,6 +201,17 @@ class JobRequest:
         ),
     ] = None
     profile_options: Mapping[str, object] | None = None
+    sanitize: Annotated[
+        bool,
+        Option(
+            help="Also run uploads under compute-sanitizer (memcheck and racecheck), after all cases are "
+            "measured: accesses out of bounds, and races in shared memory.",
+            flags=("--sanitize",),
+            default=False,
+            label="Run uploads under compute-sanitizer",
+            hint="Made after all times are measured, on a GPU: memcheck and racecheck.",
+        ),
+    ] = False
     fresh: Annotated[
         bool,
         Option(
@@ -217,7 +231,7 @@ class JobRequest:
     def to_dict(self) -> dict[str, Any]:
         """The fields that are given, as the server takes them: dtypes by their codes."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
-        flags = ("fresh", "race")
+        flags = ("fresh", "race", "sanitize")
         given = {k: v for k, v in known.items() if v is not None and (k not in flags or v)}
         if isinstance(sweep := given.get("sweep"), Mapping) and _is_list(sweep.get("dtypes")):
             given["sweep"] = {**sweep, "dtypes": list(map(dtype_code, sweep["dtypes"]))}

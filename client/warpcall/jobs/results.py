@@ -7,6 +7,7 @@ number is measured is described in docs/benchmarking.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,8 @@ from warpcall.jobs import JobTimes, Payload, Score, State, Verdict
 
 TIMES = ("median_us", "ci_low_us", "ci_high_us")  # columns of tables
 RATIOS = ("ratio", "ratio_low", "ratio_high", "verdict")
+
+FOUND = re.compile(r"[1-9][0-9]* ")  # how the text of a sanitizer begins if it found something
 
 NOT_ON_GPU = frozenset({"interpreted", "plain torch"})
 """Tags of rows whose kernel no GPU ran: Triton interpreted it on a CPU, or torch ran in its place."""
@@ -211,6 +214,15 @@ class Measurement(Payload):
     interval, in histories, and from older servers."""
     race: RaceRow | None = None
     """What came of it in the race of its case; null if there was none."""
+    sanitizer: dict[str, str] = field(default_factory=dict)
+    """What compute-sanitizer found, by its tools "memcheck" and "racecheck": such as "0 errors", or
+    the number of errors and the first one with its kernel and its line, or why it was not run. Empty
+    if it was not asked for, and from older servers."""
+
+    @property
+    def sanitizer_found(self) -> bool:
+        """Whether compute-sanitizer found an error or a race."""
+        return any(FOUND.match(text) for text in self.sanitizer.values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""What pages show of profiles: the text of Nsight Compute, and the kernels of a compile report.
+"""What pages show of profiles: the texts of Nsight Compute and of compute-sanitizer, and the kernels
+of a compile report.
 
 The files are made where code of users runs, so none of them is trusted: each is read up to a bound,
 a report must have the form of reports, and texts are made printable.
@@ -23,7 +24,8 @@ from warpcall_bench.uploads.answers import MAX_KERNELS, KernelNumbers, Line, one
 
 TEXT = "ncu-text"
 REPORT = "compile-report"
-SHOWN_KINDS = (TEXT, REPORT)
+SANITIZER = "sanitizer-text"
+SHOWN_KINDS = (TEXT, REPORT, SANITIZER)
 # That a page shows of a text. Nsight Compute prints some 8 KB for a kernel.
 MAX_TEXT_BYTES = 64 << 10
 # `warpcall_kernels.compile.launches` keeps 2 MiB of texts, which are longer as JSON.
@@ -90,7 +92,7 @@ async def _content(artefacts: Artefacts, row: ArtefactRow) -> Content:
     if row.error:
         return shown
     try:
-        if row.kind == TEXT:
+        if row.kind != REPORT:
             return await _with_text(artefacts, row, shown)
         return await _with_report(artefacts, row, shown)
     except OnOtherNode:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
+from warpcall_bench.artefacts.tools import find_program
 from warpcall_bench.settings import BenchSettings
 
-CUDA = "/usr/local/cuda/bin"
 PARAMETERS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
 ADMIN_ONLY = "RmProfilingAdminOnly: 1"
@@ -18,12 +16,7 @@ CAP_SYS_ADMIN = 1 << 21
 
 def program(settings: BenchSettings) -> str:
     """The path of `ncu`, without symbolic links; empty if there is none."""
-    if settings.ncu == "none":
-        return ""
-    given = None if settings.ncu == "auto" else settings.ncu
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), CUDA))
-    found = shutil.which(given or "ncu", path=path)
-    return "" if found is None else str(Path(found).resolve())
+    return find_program("ncu", settings.ncu)
 
 
 def trouble(

@@ -15,13 +15,19 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall_bench.artefacts import ncu
-from warpcall_bench.artefacts.contents import REPORT, TEXT
+from warpcall_bench.artefacts import ncu, tools
+from warpcall_bench.artefacts.contents import REPORT, SANITIZER, TEXT
 from warpcall_bench.artefacts.service import Artefacts, NewArtefact, file_name
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
 from warpcall_bench.runs.events import FileFetched, ProfileMade
-from warpcall_bench.runs.messages import PROFILE_FILES, NcuOptions, ProfileTask
+from warpcall_bench.runs.messages import (
+    PROFILE_FILES,
+    SANITIZERS,
+    NcuOptions,
+    ProfileTask,
+    is_left_out,
+)
 from warpcall_bench.settings import BenchSettings
 from warpcall_service.store.database import StoreError
 
@@ -29,11 +35,14 @@ MOST = 64  # profiles of one job
 LIMIT_S = 60.0  # that a profile by a program of its own may take
 STALL_SHARE = 0.5  # of the seconds without progress that a job may have, which a profile may take
 CALL_SHARE = 0.8  # likewise of the seconds for which a job may keep its device
+TEXT_TYPE = "text/plain; charset=utf-8"
 FILES = {  # kind and media type, by the end of the name
     "trace.json": ("torch-profile", "application/json"),
     "ncu-rep": ("ncu-report", "application/octet-stream"),
     "compiled.json": (REPORT, "application/json"),
-    "ncu.txt": (TEXT, "text/plain; charset=utf-8"),
+    "ncu.txt": (TEXT, TEXT_TYPE),
+    "memcheck.txt": (SANITIZER, TEXT_TYPE),
+    "racecheck.txt": (SANITIZER, TEXT_TYPE),
 }
 RETRY_S = 1.0  # between two attempts to store one
 MAX_WAITING_BYTES = 64 << 20  # of profiles that wait to be stored
@@ -43,17 +52,25 @@ log = logging.getLogger("warpcall.artefacts")
 MadeT = TypeVar("MadeT", ProfileMade, FileFetched)
 
 
-def check(cases: int, implementations: int) -> None:
+def check(field: str, cases: int, implementations: int) -> None:
     """Check that a job does not have too many profiles.
+
+    Args:
+        field: that asks for them: "profile" or "sanitize".
+        implementations: of which there are profiles.
 
     Raises:
         InvalidInput: it does.
     """
     if cases * implementations > MOST:
+        what, which = {
+            "profile": ("profiles", "an implementation"),
+            "sanitize": ("compute-sanitizer", "an upload"),
+        }[field]
         raise InvalidInput(
-            f"profile: a job with profiles may have at most {MOST} pairs of a case and an "
-            f"implementation, got {cases} x {implementations}",
-            field="profile",
+            f"{field}: a job with {what} may have at most {MOST} pairs of a case and {which}, "
+            f"got {cases} x {implementations}",
+            field=field,
         )
 
 
@@ -66,17 +83,39 @@ def left(session: Session, job: Job, settings: BenchSettings) -> ProfileTask | N
     profiler = request.get("profile")
     if profiler is None:
         return None
+    made = _left(session, job, settings, profiler, json.loads(job.implementations))
+    made["program"] = ncu.program(settings) if profiler == "ncu" else ""
     options: NcuOptions | None = request.get("profile_options")
+    if options is not None:
+        made["options"] = options
+    return made
+
+
+def left_to_sanitize(session: Session, job: Job, settings: BenchSettings) -> list[ProfileTask]:
+    """What each tool of compute-sanitizer has yet to check in a job; nothing unless it was asked for."""
+    if not json.loads(job.request).get("sanitize"):
+        return []
+    uploads = [name for name in json.loads(job.implementations) if "/" in name]
+    found = [_left(session, job, settings, tool, uploads) for tool in SANITIZERS]
+    return [{**one, "program": tools.sanitizer(settings)} for one in found]
+
+
+def _left(
+    session: Session, job: Job, settings: BenchSettings, profiler: str, names: Sequence[str]
+) -> ProfileTask:
+    """What a profiler has yet to do for these implementations of a job, without its program."""
     last = PROFILE_FILES[profiler][-1]
     implementations = json.loads(job.implementations)
     of_job = ArtefactRow.job_number == job.number
     made = set(session.scalars(sa.select(ArtefactRow.name).where(of_job)))
-    measured = Measurement.job_number == job.number, Measurement.status != "ok"
-    failed = {
+    left_out = {
         (position, name)
-        for position, name in session.execute(
-            sa.select(Measurement.position, Measurement.implementation).where(*measured)
+        for position, name, status in session.execute(
+            sa.select(Measurement.position, Measurement.implementation, Measurement.status).where(
+                Measurement.job_number == job.number
+            )
         )
+        if is_left_out(profiler, status)
     }
     cases = session.execute(
         sa.select(JobCase.position, JobCase.spec)
@@ -86,22 +125,21 @@ def left(session: Session, job: Job, settings: BenchSettings) -> ProfileTask | N
     return {
         "profiler": profiler,
         "cases": [
-            (position, json.loads(spec), names)
+            (position, json.loads(spec), wanted)
             for position, spec in cases
             if (
-                names := [
+                wanted := [
                     name
-                    for name in implementations
-                    if (position, name) not in failed
+                    for name in names
+                    if (position, name) not in left_out
                     and described(implementations, position, name, last).name not in made
                 ]
             )
         ],
         "most_bytes": int(settings.artefact_max_bytes),
-        "ncu": ncu.program(settings) if profiler == "ncu" else "",
+        "program": "",
         "limit_s": min(LIMIT_S, STALL_SHARE * settings.job_stall_s),
         "call_s": CALL_SHARE * settings.job_block_s,
-        "options": {} if options is None else options,
     }
 
 

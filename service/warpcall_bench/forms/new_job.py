@@ -37,6 +37,7 @@ FROM_TEXT: dict[str, Callable[[str], Any]] = {
     "tags": lambda text: re.split(r"[\s,]+", text.strip(", ")),
     "private": CHOICE.get,
     "fresh": bool,
+    "sanitize": bool,
 }
 TO_TEXT: dict[str, Callable[[Any], str]] = {
     "tags": " ".join,

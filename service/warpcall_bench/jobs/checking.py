@@ -93,9 +93,11 @@ class JobChecks:
                 caller.name, problem, {**cases, **room}
             )
         if request.profile is not None:
-            profiles.check(len(checked["cases"]), len(names))
+            profiles.check("profile", len(checked["cases"]), len(names))
             if request.profile != "torch":
                 self._check_profiler(request, devices)
+        if request.sanitize:
+            profiles.check("sanitize", len(checked["cases"]), len(request.uploads))
         checked["sources"] = {
             **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, source),
             **await self._modules.sources_of(op, names),
@@ -151,7 +153,7 @@ class JobChecks:
             if all(name == "cpu" for name in lanes):
                 raise InvalidInput(f"profile: {NO_GPU}", field="profile")
             return
-        foreign = is_problem(request.op) or any("/" in name for name in request.implementations)
+        foreign = is_problem(request.op) or bool(request.uploads)
         sandboxed = foreign and self._settings.uploads == "sandboxed"
         if why := ncu.trouble(self._settings, lanes, sandboxed=sandboxed):
             raise InvalidInput(f"profile: {why}", field="profile")
@@ -189,12 +191,16 @@ class JobChecks:
         def read(session: Session) -> dict[str, str]:
             found = job_uploads.resolve(session, caller, op, request.implementations)
             verified = [name for name, row in found.items() if row.verified is not None]
-            if verified and request.profile is not None:
-                raise InvalidInput(
-                    f"profile: {verified[0]} is a verified kernel, which cannot be profiled; leave "
-                    "it out, or upload the source without `verified`",
-                    field="profile",
-                )
+            for field, asked, what in (
+                ("profile", request.profile is not None, "profiled"),
+                ("sanitize", request.sanitize, "run under compute-sanitizer"),
+            ):
+                if verified and asked:
+                    raise InvalidInput(
+                        f"{field}: {verified[0]} is a verified kernel, which cannot be {what}; leave "
+                        "it out, or upload the source without `verified`",
+                        field=field,
+                    )
             return {name: row.sha256 for name, row in found.items()}
 
         return await self._database.read(read)

@@ -41,6 +41,7 @@ ENTRY_S = 2.0  # until an implementation races: its process, the check of its re
 START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
 CHECK: Precision = "check"  # compares results with the reference, and times nothing
+SANITIZE_S = 120.0  # for both tools of compute-sanitizer on an upload in a case
 PROFILE_S = {"torch": 1.0, "ncu": 60.0, "compile": 60.0}  # for each profile
 MAX_KERNELS_CHARS = 200  # of the regular expression for kernels that are profiled
 MAX_LAUNCH = 10_000
@@ -220,7 +221,9 @@ class JobRequest(_Model):
     devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
     host name of its machine. With `profile` each implementation that has a time is also run under
     a profiler, after all cases are measured; a job with profiles is always a new one. `profile_options`
-    say what the profiler "ncu" reads, of which kernels. `name` is what
+    say what the profiler "ncu" reads, of which kernels. With
+    `sanitize` each uploaded implementation is also run under compute-sanitizer then, where that is
+    installed. `name` is what
     lists call the job. With `race` its implementations, 2 to 64 of them, race in each case: whoever is
     surely slower than the fastest is timed no more, until one is surely the fastest, or the others
     are the same within 1 %.
@@ -244,6 +247,7 @@ class JobRequest(_Model):
     node: NodeName | None = None
     profile: Profile | None = None
     profile_options: ProfileOptions | None = None
+    sanitize: bool = False
     race: bool = False
 
     @model_validator(mode="after")
@@ -258,6 +262,8 @@ class JobRequest(_Model):
         if self.profile_options is not None and self.profile != "ncu":
             got = "none" if self.profile is None else self.profile
             raise ValueError(f"profile_options are for the profile ncu, got the profile {got}")
+        if self.sanitize and not self.uploads:
+            raise ValueError("sanitize needs an uploaded implementation, such as ann/mine")
         count = len(self.implementations)
         if not self.race and count > MAX_IMPLEMENTATIONS:
             raise ValueError(
@@ -270,13 +276,19 @@ class JobRequest(_Model):
             )
         return self
 
+    @property
+    def uploads(self) -> list[str]:
+        """The implementations that users have uploaded."""
+        return [name for name in self.implementations if "/" in name]
+
     def nominal_s(self, cases: int, implementation_s: float) -> float:
         """Duration of the job in seconds if each measurement uses all the time that it may."""
         profile_s = PROFILE_S[self.profile] if self.profile is not None else 0.0
         count = len(self.implementations)
         timed = min(count, RACE_AT_ONCE) if self.race else count
         entry_s = count * ENTRY_S if self.race else 0.0
-        per_case_s = timed * implementation_s + count * profile_s + CASE_S + entry_s
+        profile_s = count * profile_s + (len(self.uploads) * SANITIZE_S if self.sanitize else 0.0)
+        per_case_s = timed * implementation_s + profile_s + CASE_S + entry_s
         return START_S + cases * per_case_s
 
     def check_form(self) -> None:

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import STATES, UNFINISHED, ExitClass, State
 from warpcall_bench.artefacts.profiles import ArtefactWriter
-from warpcall_bench.jobs import lifecycle, printed, queue
+from warpcall_bench.jobs import lifecycle, printed, queue, sanitized
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.queue import Claim
@@ -159,6 +159,9 @@ class RunRecorder:
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
             case ProfileMade() | FileFetched():
+                if isinstance(event, ProfileMade) and event.file in sanitized.FILES:
+                    made = event
+                    self.put(lambda session, job: sanitized.store(session, job, made))
                 if self._artefacts is not None:
                     self._artefacts.put(event)
             case OutputWritten():

@@ -380,6 +380,7 @@ class Scheduler:
             "threads": settings.cpu_threads,
             "odd": odd_cases.unknown(session, job),
             "profile": profiles.left(session, job, settings),
+            "sanitize": profiles.left_to_sanitize(session, job, settings),
             "race": lifecycle.is_race(job),
         }
         return self._claimed(session, job, task)
@@ -467,7 +468,7 @@ class Scheduler:
         if self._stopping or self._nodes.is_draining or lane.state != "ready" or "scratch" in task:
             return
         with contextlib.suppress(OSError, CannotStart):
-            how = Start.of({**task, "profile": None}, lane.hello, self._settings)
+            how = Start.of({**task, "profile": None, "sanitize": []}, lane.hello, self._settings)
             self._waiting.start(lane.name, how, f"{self._identity.id}/{lane.name}/")
 
     async def _supervise(

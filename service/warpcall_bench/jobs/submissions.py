@@ -415,12 +415,13 @@ def _find_answered(
     """A finished job of the caller that measured the same in the same environment, or None.
 
     A job that others may read does not answer a private request, and a private one does not answer
-    a request that is explicitly not private. A request for profiles is answered by a new job only.
+    a request that is explicitly not private. A request for profiles, or for
+    what compute-sanitizer says, is answered by a new job only.
 
     A partial job answers nothing, because a timeout, a crash or a lack of memory need not happen
     again. Who asks again for a known wrong result waits for its check once more.
     """
-    if request.profile is not None:
+    if request.profile is not None or request.sanitize:
         return None
     query = sa.select(Job).where(
         Job.user_name == caller.name,
@@ -453,8 +454,7 @@ def sha256_of(request: JobRequest) -> str:
     """Hash of a request. A repeated Idempotency-Key must come with the same."""
     # Without these fields, the hash is that of a server which did not know them.
     unset = {name for name in OPTIONS if getattr(request, name) is None}
-    if not request.race:
-        unset.add("race")
+    unset |= {name for name in ("race", "sanitize") if not getattr(request, name)}
     if request.profile_options is None:
         unset.add("profile_options")
     shown = request.model_dump(mode="json", exclude=unset)

@@ -17,6 +17,7 @@ NOT_FOR_MONITORS = {
     "priority": "the jobs of a monitor run after all others",
     "fresh": "each run of a monitor measures",
     "profile": "each run would store one",
+    "sanitize": "each run would repeat it",
     "profile_options": "each run would store a profile",
 }
 

@@ -17,7 +17,7 @@ from warpcall_bench.artefacts.contents import SHOWN_KINDS
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
 from warpcall_bench.jobs import answers as job_answers
-from warpcall_bench.jobs import submissions
+from warpcall_bench.jobs import sanitized, submissions
 from warpcall_bench.jobs.lifecycle import is_race
 from warpcall_bench.jobs.measurements import measurements
 from warpcall_bench.jobs.service import JobService
@@ -107,7 +107,11 @@ def job_frame(
         phases=bar(phases(session, row)) if running else [],
         current=_case_now(session, row) if running else "",
         # The page shows the detail of the job above.
-        remarks=[*job_answers.device_remarks(row), *odd_cases.remarks(session, row)],
+        remarks=[
+            *job_answers.device_remarks(row),
+            *odd_cases.remarks(session, row),
+            *(sanitized.remarks(measurements(session, row)) if job.request.get("sanitize") else []),
+        ],
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
         sharing=sharing(session, view, job),

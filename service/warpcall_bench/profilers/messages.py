@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from warpcall_bench.runs.messages import ProblemSource, Task, Upload
 
@@ -22,6 +22,7 @@ class ChildTask(TypedDict):
         spec: of the case.
         implementation: its name.
         reports: whether to make a compile report.
+        once: whether to make one call only, under compute-sanitizer; absent means not.
     """
 
     device: str
@@ -33,6 +34,7 @@ class ChildTask(TypedDict):
     spec: Any
     implementation: str
     reports: bool
+    once: NotRequired[bool]
 
 
 class Made(NamedTuple):

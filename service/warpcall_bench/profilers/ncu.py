@@ -69,14 +69,14 @@ def profile_of_job(task: Task, position: int, key: str, name: str, lease: Lease)
     """
     wanted = task["profile"]
     assert wanted is not None
-    if not wanted["ncu"]:
+    if not wanted["program"]:
         raise NoProfile(MISSING)
     if not task["device"].startswith("cuda"):
         raise NoProfile("it ran without a GPU, and Nsight Compute profiles kernels of NVIDIA GPUs")
     of_child = task_of_job(task, position, name, reports=False)
     limits = ProfileLimits(wanted["limit_s"], wanted["call_s"], wanted["most_bytes"])
     heading = f"{key}\n{name}, by Nsight Compute"
-    return profile(wanted["ncu"], of_child, heading, limits, lease, wanted.get("options", {}))
+    return profile(wanted["program"], of_child, heading, limits, lease, wanted.get("options", {}))
 
 
 def profile(

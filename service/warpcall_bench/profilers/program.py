@@ -11,7 +11,7 @@ import socket
 import subprocess  # nosec B404
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -81,7 +81,12 @@ def task_of_job(task: Task, position: int, name: str, *, reports: bool) -> Child
 
 
 def run_child(
-    profiler: Sequence[str], task: ChildTask, folder: Path, limits: ProfileLimits, lease: Lease
+    profiler: Sequence[str],
+    task: ChildTask,
+    folder: Path,
+    limits: ProfileLimits,
+    lease: Lease,
+    environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run the child, and wait until it has ended.
 
@@ -89,6 +94,7 @@ def run_child(
         profiler: command that starts the child's; empty if there is none.
         folder: for temporary files, of the child as well.
         lease: entered while the call is profiled.
+        environment: variables of the child beside those of this process.
 
     Raises:
         NoProfile: the profiler could not be started.
@@ -100,7 +106,7 @@ def run_child(
     with socket.socket(socket.AF_UNIX) as listener, log.open("wb") as output:
         listener.bind(str(folder / SOCKET))
         listener.listen(1)
-        process = _started(command, output, folder)
+        process = _started(command, output, folder, environment or {})
         try:
             error = _follow(process, listener, until, limits, lease)
         finally:
@@ -110,7 +116,9 @@ def run_child(
     return Ended(error, process.returncode, printed)
 
 
-def _started(command: Sequence[str], output: IO[bytes], folder: Path) -> subprocess.Popen[bytes]:
+def _started(
+    command: Sequence[str], output: IO[bytes], folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Start the profiler. It has its lock and its temporary files in the folder: users of a machine
     cannot share those in /tmp.
     """
@@ -120,7 +128,7 @@ def _started(command: Sequence[str], output: IO[bytes], folder: Path) -> subproc
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**os.environ, **environment, "TMPDIR": str(folder)},
             start_new_session=True,
         )
     except OSError as error:
@@ -151,13 +159,13 @@ def _follow(
         if not error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(min(END_S, max(0.0, until - time.monotonic())))
-    if error:
-        return error
-    try:  # the end of the connection ends the child, and that ends the profiler
+    # The end of the connection ends the child, and that ends the profiler. After an error, too, it may
+    # have something to write: compute-sanitizer says then what the child did before.
+    try:
         process.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return _late(limits.seconds)
-    return ""
+        return error or _late(limits.seconds)
+    return error
 
 
 def _late(limit_s: float) -> str:

@@ -30,7 +30,9 @@ from warpcall_bench.runs.messages import (
     PROFILE_FILES,
     PROFILE_MODULE,
     JobTask,
+    is_left_out,
     problem_version,
+    profiles_of,
     version_of_upload,
 )
 from warpcall_bench.runs.peers import UPLOAD_MODULE, PeerStarter, Reaper
@@ -211,7 +213,7 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
     _say_hello(task, server, device, sources)
     _check_odd_cases(task, odd, remotes, server, device)
     _measure_cases(task, make_case, server, device)
-    if task.get("profile") is not None:
+    if profiles_of(task):
         _make_profiles(task, make_case, server, reaper, device)
 
 
@@ -298,8 +300,7 @@ def _measure_cases(
         if result.device_lost:
             raise DeviceLost("an error that sticks ended the use of the device")
         for one in result.implementations:
-            if one.status != "ok":
-                _leave_out_profile(task, position, one.name)
+            _leave_out_profiles(task, position, one.name, one.status)
 
 
 def _lease(server: _ServerConnection, device: torch.device) -> Lease:
@@ -312,11 +313,13 @@ def _lease(server: _ServerConnection, device: torch.device) -> Lease:
     return lambda: server.lease(settle)
 
 
-def _leave_out_profile(task: JobTask, position: int, name: str) -> None:
-    if (wanted := task.get("profile")) is not None:
-        for number, _, names in wanted["cases"]:
-            if number == position and name in names:
-                names.remove(name)
+def _leave_out_profiles(task: JobTask, position: int, name: str, status: str) -> None:
+    """Leave out what cannot be profiled: no profile needs no time, a sanitizer needs a kernel."""
+    for wanted in profiles_of(task):
+        if is_left_out(wanted["profiler"], status):
+            for number, _, names in wanted["cases"]:
+                if number == position and name in names:
+                    names.remove(name)
 
 
 def _make_profiles(
@@ -330,11 +333,11 @@ def _make_profiles(
 
     All times have been measured before: a profiler would slow down what follows it.
     """
-    wanted, lease = task["profile"], _lease(server, device)
-    assert wanted is not None
+    lease = _lease(server, device)
     cases: dict[int, JobCase | Exception] = {}
-    for position, spec, names in wanted["cases"]:
-        if names:
+    wanted_cases = [one for wanted in profiles_of(task) for one in wanted["cases"]]
+    for position, spec, names in wanted_cases:
+        if names and position not in cases:
             try:
                 cases[position] = make_case(spec)
             except Exception as error:  # noqa: BLE001  # a problem may raise anything
@@ -342,18 +345,21 @@ def _make_profiles(
     reaper.end_all()  # no upload takes time or memory from what is profiled
     start = PeerStarter(reaper, PROFILE_MODULE, prints=False)
     uploads = {one["name"] for one in task["uploads"]}
-    for position, _, names in wanted["cases"]:
-        for name in names:
-            case = cases[position]
-            if isinstance(case, Exception):
-                made = Made({}, error_text(case))
-            elif task["problem"] is not None or name in uploads:
-                made = apart.make(start, task, position, case.key, name, lease)
-            else:
-                made = profile_main.make(task, position, case, name, lease)
-            files = PROFILE_FILES[wanted["profiler"]]
-            for file in files if not made.error else files[-1:]:
-                server.send_profile(position, name, file, made.files.get(file, b""), made.error)
+    for wanted in profiles_of(task):
+        this: JobTask = {**task, "profile": wanted, "sanitize": []}
+        for position, _, names in wanted["cases"]:
+            for name in names:
+                case = cases[position]
+                if isinstance(case, Exception):
+                    made = Made({}, error_text(case))
+                elif task["problem"] is not None or name in uploads:
+                    made = apart.make(start, this, position, case.key, name, lease)
+                else:
+                    made = profile_main.make(this, position, case, name, lease)
+                files = PROFILE_FILES[wanted["profiler"]]
+                for file in files if not made.error else files[-1:]:
+                    content = made.files.get(file, b"")
+                    server.send_profile(position, name, file, content, made.error)
 
 
 def _case_of_problem(remote: RemoteProblem, task: JobTask, spec: Any) -> JobCase:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from warpcall_bench.profilers.messages import ApartRequest, Made
 from warpcall_bench.runs import peer_child
+from warpcall_bench.runs.messages import SANITIZERS
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import temporary
 from warpcall_service.processes.imports import quick_imports
@@ -55,7 +56,7 @@ def make_lazily(
     Args:
         key: of the case.
     """
-    from warpcall_bench.profilers import compiled, ncu
+    from warpcall_bench.profilers import compiled, ncu, sanitizer
     from warpcall_bench.profilers.program import NoProfile
     from warpcall_kernels import measuring
 
@@ -69,6 +70,9 @@ def make_lazily(
             return Made({"trace.json": trace}, "")
         if wanted["profiler"] == "compile":
             return Made({"compiled.json": compiled.report_of_job(task, position, name)}, "")
+        if (tool := wanted["profiler"]) in SANITIZERS:
+            text = sanitizer.check_of_job(tool, task, position, key, name, lease)
+            return Made({f"{tool}.txt": text}, "")
         files = ncu.profile_of_job(task, position, key, name, lease)
         return Made({"ncu-rep": files.report, "ncu.txt": files.text}, "")
     except (measuring.ProfileFailed, NoProfile) as error:

@@ -7,7 +7,8 @@ sends a frame `{"ready": true}` on that socket when it has warmed up, waits for 
 sends `{"done": true}` after the call, or at any time `{"error": text}`.
 
 If the task asks for compile reports, it records the launches of its first call, and writes what the
-kernels need to a file in the folder. No call is profiled then.
+kernels need to a file in the folder. No call is profiled then. Under compute-sanitizer, its first call
+is the only one.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ def _run(task: ChildTask, folder: Path, sock: socket.socket) -> None:
             report = _report(lambda: _complete(call, device), task, case.key, device)
             (folder / REPORT).write_text(report)
         else:
-            for _ in range(WARM_CALLS):
+            for _ in range(1 if task.get("once") else WARM_CALLS):
                 _complete(call, device)
         sock.sendall(frame({"ready": True}))
         if read_frame(sock) is None:
             os._exit(1)  # the job's process has ended
-        if task["reports"]:
+        if task["reports"] or task.get("once"):
             return
         if cuda:
             torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]  # no types there

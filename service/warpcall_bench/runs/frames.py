@@ -24,6 +24,7 @@ from warpcall_bench.runs.messages import (
     PIECE_BYTES,
     PROFILE_FILES,
     Task,
+    profiles_of,
 )
 from warpcall_bench.runs.results import (
     MAX_IMPLEMENTATIONS,
@@ -286,16 +287,15 @@ class _ProfilePieces:
     """The files of the profiles of one run. Each that the task asks for may come once."""
 
     def __init__(self, task: Task) -> None:
-        wanted = task.get("profile")
-        cases = wanted["cases"] if wanted is not None else []
-        files = PROFILE_FILES[wanted["profiler"]] if wanted is not None else ()
+        all_wanted = profiles_of(task)
         self._left = {
             (position, name, file)
-            for position, _, names in cases
+            for wanted in all_wanted
+            for position, _, names in wanted["cases"]
             for name in names
-            for file in files
+            for file in PROFILE_FILES[wanted["profiler"]]
         }
-        self._most = wanted["most_bytes"] if wanted is not None else 0
+        self._most = max((wanted["most_bytes"] for wanted in all_wanted), default=0)
         self._of: tuple[int, str, str] | None = None  # the file whose next piece must come
         self._content = bytearray()
 

@@ -46,7 +46,10 @@ PROFILE_FILES: Mapping[str, tuple[str, ...]] = {
     "torch": ("trace.json",),
     "ncu": ("ncu-rep", "ncu.txt"),
     "compile": ("compiled.json",),
+    "memcheck": ("memcheck.txt",),
+    "racecheck": ("racecheck.txt",),
 }
+SANITIZERS = ("memcheck", "racecheck")  # those of them that are tools of compute-sanitizer
 # What uploads print in a job; a text in the place of what goes beyond it counts like any other one.
 MOST_PRINTED_BYTES = 256 << 10  # in one case, in UTF-8: 80 KiB of which each byte may become three
 MOST_PRINTED_OF_JOB = 4 << 20
@@ -344,14 +347,16 @@ class NcuOptions(TypedDict, total=False):
 
 
 class ProfileTask(TypedDict):
-    """The profiles that a job's process makes after it has measured all cases.
+    """The profiles that a job's process makes after it has measured all cases, or what a tool of
+    compute-sanitizer checks then.
 
     Attributes:
         profiler: one of PROFILE_FILES.
         cases: position and spec of each case, and the implementations to profile. Those that the
             process has found to fail are left out.
         most_bytes: size of the largest file.
-        ncu: path of Nsight Compute's program; empty if there is none.
+        program: path of Nsight Compute's program or of compute-sanitizer; empty if there is none, or
+            if the profiler needs none of them.
         limit_s: seconds that a profile by another program than the job's process may take.
         call_s: seconds of these for which its call may keep the device.
         options: for Nsight Compute; absent for the default ones.
@@ -360,7 +365,7 @@ class ProfileTask(TypedDict):
     profiler: str
     cases: list[tuple[int, Any, list[str]]]
     most_bytes: int
-    ncu: str
+    program: str
     limit_s: float
     call_s: float
     options: NotRequired[NcuOptions]
@@ -406,6 +411,7 @@ class Task(TypedDict):
         threads: threads of the CPU's kernels; 0 means all CPUs.
         odd: names of uploads that are checked in the op's odd cases first; absent means none.
         profile: absent or None if nothing is profiled.
+        sanitize: what compute-sanitizer checks, tool by tool; absent means nothing.
         race: whether the implementations of each case race; absent means not.
         scratch: of a scratch run, which has no implementations and no cases; absent for a benchmark.
     """
@@ -425,8 +431,25 @@ class Task(TypedDict):
     threads: int
     odd: NotRequired[list[str]]
     profile: NotRequired[ProfileTask | None]
+    sanitize: NotRequired[list[ProfileTask]]
     race: NotRequired[bool]
     scratch: NotRequired[ScratchTask]
+
+
+def is_left_out(profiler: str, status: str) -> bool:
+    """Whether an implementation of this status in a case is not profiled there.
+
+    A result that is wrong, or a call that failed, is what compute-sanitizer can explain.
+    """
+    if profiler in SANITIZERS:
+        return status in ("compile_error", "unchecked")
+    return status != "ok"
+
+
+def profiles_of(task: Task) -> list[ProfileTask]:
+    """All profiles of a task, with what compute-sanitizer checks, in the order in which they are made."""
+    profile = task.get("profile")
+    return [*([] if profile is None else [profile]), *task.get("sanitize", ())]
 
 
 class JobTask(Task):
@@ -468,7 +491,7 @@ class UploadLaunch(TypedDict):
             without a sandbox, or if the job has none of them.
         environment: variables beside those of the sandbox or of the server.
         device: as they name it: in a sandbox the only GPU is "cuda:0".
-        profiler: whether the job has profiles by Nsight Compute.
+        profiler: whether Nsight Compute or compute-sanitizer runs in the job.
         threads, memory_bytes: as in `Task`.
     """
 

@@ -11,7 +11,13 @@ import socket
 from dataclasses import dataclass
 
 from warpcall_bench.runs import process_tree
-from warpcall_bench.runs.messages import RECORD_MODULE, TAG_VARIABLE, Task, UploadLaunch
+from warpcall_bench.runs.messages import (
+    RECORD_MODULE,
+    TAG_VARIABLE,
+    Task,
+    UploadLaunch,
+    profiles_of,
+)
 from warpcall_bench.runs.one_shot import MAX_LOG_BYTES, STOP_S
 from warpcall_bench.runs.peers import UPLOAD_MODULE
 from warpcall_bench.runs.sandbox import Sandbox, gpu_of
@@ -159,11 +165,11 @@ def upload_launch(task: Task, lane: Hello, settings: BenchSettings) -> UploadLau
     """
     if not (task["uploads"] or task["problem"]):
         return None
-    sandbox, without_gpu, device, profile = None, None, task["device"], task.get("profile")
-    ncu = profile["ncu"] if profile else ""
+    sandbox, without_gpu, device = None, None, task["device"]
+    profilers = [one["program"] for one in profiles_of(task) if one["program"]]
     if task["sandboxed"]:
         gpu = gpu_of(device, lane)
-        sandbox = Sandbox(settings).launch(gpu=gpu, ncu=ncu)
+        sandbox = Sandbox(settings).launch(gpu=gpu, profilers=profilers)
         if any(upload.get("verified") for upload in task["uploads"]):
             without_gpu = Sandbox(settings).launch()
         device = "cpu" if gpu is None else "cuda:0"  # the only one that it sees
@@ -173,7 +179,7 @@ def upload_launch(task: Task, lane: Hello, settings: BenchSettings) -> UploadLau
         # Triton interprets kernels where there is no GPU. It reads it when it is imported.
         "environment": {"TRITON_INTERPRET": "1"} if device == "cpu" else {},
         "device": device,
-        "profiler": bool(ncu),
+        "profiler": bool(profilers),
         "threads": task["threads"],
         "memory_bytes": task["memory_bytes"],
     }

@@ -156,18 +156,24 @@ class Sandbox:
             log.error("uploaded code cannot run: %s", self.trouble)
         return self.trouble
 
-    def launch(self, processes: int | None = None, gpu: Gpu | None = None, ncu: str = "") -> Launch:
+    def launch(
+        self,
+        processes: int | None = None,
+        gpu: Gpu | None = None,
+        profilers: Sequence[str] = (),
+    ) -> Launch:
         """How to start one process, with or without a GPU.
 
         Args:
-            ncu: path of Nsight Compute's program, whose folder is shown; empty if it is not used.
+            profilers: paths of Nsight Compute's program and of compute-sanitizer, whose folders are
+                shown; empty if they are not used.
 
         Raises:
             CannotStart: a folder that must be visible would show the server's own files.
         """
         settings = self._settings
         return {
-            "arguments": self._arguments(gpu, _profiler_folders(ncu)),
+            "arguments": self._arguments(gpu, _profiler_folders(profilers)),
             "processes": processes or settings.sandbox_processes,
             "memory_bytes": memory_bytes(settings),
             "tmp_bytes": int(settings.sandbox_tmp_bytes),
@@ -312,9 +318,13 @@ def gpu_of(device: str, lane: Hello) -> Gpu | None:
     return {"minor": minor, "uuid": f"GPU-{uuid}"}
 
 
-def _profiler_folders(ncu: str) -> list[str]:
-    """The folders of Nsight Compute, whose program may be a script that starts the one of a package."""
-    folders = (Path(ncu).parent, NSIGHT_COMPUTE) if ncu else ()
+def _profiler_folders(profilers: Sequence[str]) -> list[str]:
+    """The folders of profilers, whose program may be a script that starts the one of a package."""
+    folders = []
+    for program in map(Path, profilers):
+        # In a CUDA toolkit, the script bin/compute-sanitizer starts the program of this folder.
+        beside = program.parent.parent / "compute-sanitizer"
+        folders += [program.parent, NSIGHT_COMPUTE if program.name == "ncu" else beside]
     return [str(folder) for folder in folders if folder.is_dir()]
 
 

@@ -28,7 +28,14 @@ NOTHING: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fiel
 MEASURED = Measurement(
     **NOTHING
     | {"case": "<script>", "implementation": "warpcall", "status": "ok", "median_us": 1.23456}
-    | {"position": 0, "n": 9, "tags": ["unstable"], "why_undecided": "", "verified": False}
+    | {
+        "position": 0,
+        "n": 9,
+        "tags": ["unstable"],
+        "why_undecided": "",
+        "verified": False,
+        "sanitizer": {},
+    }
 )
 RESULTS = Results(
     id="j1",

@@ -27,7 +27,7 @@ def row(implementation: str, **fields: Any) -> dict[str, Any]:
         "position": 0, "case": "permute x=F32[8,8] dims=1,0", "status": "ok", "n": 30, "tags": [],
         "median_us": 10.0, "ci_low_us": 9.0, "ci_high_us": 11.0, "gb_per_s": 1.0,
         "share_of_limit": 0.5, "implementation": implementation, "why_undecided": "",
-        "verified": False,
+        "verified": False, "sanitizer": {},
     }  # fmt: skip
     return {**dict.fromkeys(names), **usual, **fields}
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_bench.artefacts import ncu
+from tests.service.worker import fake_sanitizer
+from warpcall_bench.artefacts import ncu, tools
 from warpcall_bench.settings import BenchSettings
 
 GPU = ["cuda:0"]
@@ -37,6 +38,20 @@ def test_it_is_found_in_the_path(
 
     assert ncu.program(BenchSettings.load()) == program
     assert ncu.program(BenchSettings.load(ncu="none")) == ""
+
+
+def test_the_sanitizer_is_found_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_sanitizer.installed(tmp_path)
+    given = BenchSettings.load(compute_sanitizer=path)
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert tools.sanitizer(given) == path
+    assert tools.sanitizer(BenchSettings.load(compute_sanitizer="none")) == ""
+    finding = tools.check_programs(BenchSettings.load(ncu="none", compute_sanitizer=path))
+    assert (finding.name, finding.state) == ("profilers", "ok")
+    assert finding.text.endswith(f": no ncu, {path}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tools.sanitizer(BenchSettings.load()) == path
 
 
 def test_a_link_to_it_is_followed(program: str, tmp_path: Path) -> None:

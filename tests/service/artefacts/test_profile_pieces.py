@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ PROFILE: ProfileTask = {
     "profiler": "torch",
     "cases": [(3, {}, ["torch", "ann/mine"])],
     "most_bytes": MOST,
-    "ncu": "",
+    "program": "",
     "limit_s": 9.0,
     "call_s": 3.0,
 }
@@ -138,9 +139,62 @@ def test_what_is_left_after_an_interruption(database: Database, store: Store) ->
     assert before["cases"] == [(0, {"n": 0}, ["warpcall"]), whole]
     assert half == before, "its text is missing"
     assert after == {**before, "cases": [whole]}
-    assert (before["profiler"], before["ncu"], before["most_bytes"]) == ("ncu", "", 2048)
+    assert (before["profiler"], before["program"], before["most_bytes"]) == ("ncu", "", 2048)
     assert (before["limit_s"], before["call_s"]) == (20.0, 4.0)
     assert before["options"]["launch"] == 2
+
+
+def test_what_is_left_to_sanitize(database: Database, store: Store) -> None:
+    names = ["torch", "ann/mine", "ann/other"]
+    job_id = job_rows.submit(store, "ann", cases=2)
+    plain = job_rows.submit(store, "ann")
+    measured = result(3, 0)
+    measured["implementations"] = measured["implementations"][:3]
+    statuses = ("ok", "wrong_result", "compile_error")
+    for one, name, status in zip(measured["implementations"], names, statuses, strict=True):
+        one |= {"name": name, "status": status}
+    job_rows.claim(store)
+    with store.write() as session:
+        job = session.get_one(Job, number(store, job_id))
+        job.implementations = json.dumps(names)
+        job.request = json.dumps({**json.loads(job.request), "sanitize": True})
+        lifecycle.save_case(session, job, 0, measured)
+    here = keeping(database, store)
+    here.add(job_id, b"", profiles.described(names, 1, "ann/mine", "memcheck.txt"))
+    settings = BenchSettings.load(compute_sanitizer="none")
+
+    with store.read() as session:
+        job = session.get_one(Job, number(store, job_id))
+        memcheck, racecheck = profiles.left_to_sanitize(session, job, settings)
+        none = profiles.left_to_sanitize(
+            session, session.get_one(Job, number(store, plain)), settings
+        )
+    here.artefacts._threads.close()
+
+    assert none == []
+    assert (memcheck["profiler"], racecheck["profiler"]) == ("memcheck", "racecheck")
+    assert memcheck["program"] == racecheck["program"] == ""
+    assert memcheck["cases"] == [(0, {"n": 0}, ["ann/mine"]), (1, {"n": 1}, ["ann/other"])]
+    assert racecheck["cases"] == [(0, {"n": 0}, ["ann/mine"]), (1, {"n": 1}, names[1:])]
+
+
+def test_each_tool_of_a_sanitizer_may_send_its_text_once() -> None:
+    tools: list[ProfileTask] = [
+        {**PROFILE, "profiler": tool, "cases": [(3, {}, ["ann/mine"])]}
+        for tool in ("memcheck", "racecheck")
+    ]
+    task: Task = {**WITH_PROFILE, "sanitize": tools}
+    texts = [
+        piece(b"x", implementation="ann/mine", file=f"{tool}.txt")
+        for tool in ("memcheck", "racecheck")
+    ]
+
+    found = read(HELLO, RESULT, piece(b"x"), *texts, task=task)
+
+    assert [one.file for one in found] == [TRACE, "memcheck.txt", "racecheck.txt"]
+    for wrong in (texts[0], piece(b"x", implementation="torch", file="memcheck.txt")):
+        with pytest.raises(FrameRefused, match="was not asked"):
+            read(HELLO, RESULT, texts[0], wrong, task=task)
 
 
 def test_profiles_of_a_run_that_lost_its_claim_are_dropped(

@@ -43,6 +43,7 @@ NAMES = [
         "seccomp",
         "cgroups",
         "scratch",
+        "profilers",
         "database",
         "clock",
         "port",
@@ -77,7 +78,7 @@ def test_a_machine_where_all_is_well_passes_every_check(tmp_path: Path, sqlite: 
         (name, "ok", "") for name in NAMES
     ]
     assert [line.split()[:2] for line in lines[:-1]] == [["ok", name] for name in NAMES]
-    assert lines[-1] == "17 checks: 0 failed, 0 with a warning"
+    assert lines[-1] == "18 checks: 0 failed, 0 with a warning"
 
 
 @pytest.mark.slow  # starts processes

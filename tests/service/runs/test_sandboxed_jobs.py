@@ -358,7 +358,7 @@ def test_code_that_misbehaves_in_its_profile_fails_that_profile_only(tmp_path: P
         "profiler": "torch",
         "cases": [(0, SPEC, [*sources, "torch"])],
         "most_bytes": 1 << 20,
-        "ncu": "",
+        "program": "",
         "limit_s": 40.0,
         "call_s": 2.0,
     }

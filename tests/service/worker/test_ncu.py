@@ -257,7 +257,7 @@ def test_a_server_that_cannot_profile_says_so(device: str, program: str, why: st
         "profiler": "ncu",
         "cases": [(0, CASE, ["torch"])],
         "most_bytes": 1000,
-        "ncu": program,
+        "program": program,
         "limit_s": 9.0,
         "call_s": 3.0,
     }
