@@ -113,6 +113,11 @@ def calls() -> Calls:
         ("permute", {"x": half}, {"dims": (1, 0)}),
         ("masked-softmax", {"x": half}, {}),
         ("masked-softmax-backward", {"grad_output": half, "output": half}, {}),
+        (
+            "masked-softmax-bias-backward",
+            {"grad_output": half, "output": half, "bias": half[0].copy()},
+            {},
+        ),
         ("transpose-add", {"a": half, "b": half}, {}),
         ("conv", {"x": rows, "weight": matrix[:64, :7].copy()}, {}),
         ("conv-backward", {"grad_output": rows, "x": rows, "weight": matrix[:64, :7].copy()}, {}),

@@ -32,6 +32,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "transpose-add": [{"shape": [64, 512, 512], "dtype": "F32"}],
     "masked-softmax": [{"shape": [8, 16, 512, 512], "dtype": "F16", "params": {"causal": True}}],
     "masked-softmax-backward": [{"shape": [8, 16, 512, 512], "dtype": "BF16"}],
+    "masked-softmax-bias-backward": [{"shape": [8, 16, 512, 512], "dtype": "BF16"}],
     "conv": [{"shape": [16, 512, 2048], "dtype": "F16"}],
     "conv-backward": [{"shape": [16, 512, 2048], "dtype": "F16"}],
     "isin": [{"shape": [4_000_000], "dtype": "I64"}],

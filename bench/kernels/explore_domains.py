@@ -24,6 +24,7 @@ from warpcall_kernels.permute import DTYPES as PERMUTED
 
 PATTERNS = 0.4  # probability that a case is of a named pattern
 TRIES = 100  # draws for one case, until its bytes are as drawn
+BIASED, SLOPED = 0.3, 0.1  # probabilities that scores have a bias, or slopes
 NEAR = 1.5  # times the bytes that were drawn, or one part of it
 
 HALVES = {torch.bfloat16: 4.0, torch.float16: 3.0}
@@ -159,7 +160,19 @@ def _masked_softmax(draw: Draw) -> Drawn:
         inputs["lengths"] = Sample(rows, counted, "integers", 0, shape[-1] + 1)
     causal = len(shape) > 1 and (mask == "causal" or draw.chance(0.05))
     params = {"scale": draw.choice((1.0, 0.125, 0.088388, -2.0)), "causal": causal}
+    if draw.chance(BIASED):
+        inputs["bias"] = _bias(draw, shape, dtype, draw.values(dtype))
+    elif len(shape) > 2 and draw.chance(SLOPED):
+        inputs["slopes"] = Sample(shape[-3:-2], torch.float32, "uniform", scale=0.5)
     return Drawn(inputs, params, pattern)
+
+
+def _bias(draw: Draw, shape: tuple[int, ...], dtype: torch.dtype, values: Values) -> Sample:
+    """What is added to scores of this shape: with all dims, or broadcast along some of them."""
+    own = shape if draw.chance(0.3) else tuple(n if draw.chance(0.5) else 1 for n in shape)
+    own = own[-len(shape[:-1]) :] if draw.chance(0.3) and len(shape) > 1 else own
+    kinds = (dtype, dtype, torch.float32, torch.bfloat16)
+    return Sample(own, draw.choice(kinds), values, layout=draw.layout(len(own)))
 
 
 def _masked_softmax_backward(draw: Draw) -> Drawn:
@@ -171,6 +184,13 @@ def _masked_softmax_backward(draw: Draw) -> Drawn:
     ]
     scale = draw.choice((1.0, 0.125, 0.088388))
     return Drawn({"grad_output": both[0], "output": both[1]}, {"scale": scale}, pattern)
+
+
+def _masked_softmax_bias_backward(draw: Draw) -> Drawn:
+    drawn = _masked_softmax_backward(draw)
+    output = drawn.inputs["output"]
+    bias = _bias(draw, output.shape, output.dtype, "normal")
+    return Drawn({**drawn.inputs, "bias": bias}, drawn.params, drawn.pattern)
 
 
 def _filters(draw: Draw, tensors: int) -> tuple[str, torch.dtype, tuple[int, ...], int, int]:
@@ -271,6 +291,7 @@ DOMAINS: dict[str, Domain] = {
     "transpose-add": _transpose_add,
     "masked-softmax": _masked_softmax,
     "masked-softmax-backward": _masked_softmax_backward,
+    "masked-softmax-bias-backward": _masked_softmax_bias_backward,
     "conv": _conv,
     "conv-backward": _conv_backward,
     "isin": _isin,

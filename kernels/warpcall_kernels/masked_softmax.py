@@ -1,10 +1,10 @@
-"""y = softmax(scale * x) over the unmasked positions of the last dim; exactly 0 at the others.
+"""y = softmax(scale * x + bias) over the unmasked positions of the last dim; exactly 0 at the others.
 
 The dims before the last are rows, and a program takes a tile of them. It reads them once, keeps
 them in registers and writes the result once, so that the op takes as long as moving its bytes. Of a
 long row several programs have a part each. Rows of a few positions have kernels of their own: see
 the table of variants in `_softmax/__init__.py`.
-Bytes: (positions that count + rows * K written) * itemsize + mask and lengths as they lie.
+Bytes: (positions that count + rows * K written) * itemsize + mask, lengths and bias as they lie.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019: its
 form with a mask and its form with lengths.
 """
@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels._softmax import checks, common_cases
+from warpcall_kernels._softmax.constants import MAX_COLUMN_STRIDE
 from warpcall_kernels._softmax.forward_plan import plan
 from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
+from warpcall_kernels._softmax.rows import Variant
 from warpcall_kernels._transpose.contiguous import contiguous
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
+from warpcall_kernels.masked_softmax_bias_backward import masked_softmax_bias_backward
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -35,6 +38,7 @@ from warpcall_kernels.op.declaration import (
     TensorLike,
     TunedConstants,
 )
+from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import (
     Launch,
     Layout,
@@ -48,6 +52,7 @@ from warpcall_kernels.op.registration import may_skip_dispatcher, register
 from warpcall_kernels.op.tolerance import Sums, SumTolerance, exponential_amplification
 
 MASKS = (torch.bool, torch.uint8)
+WITHOUT_BIAS = (Variant.SHORT, Variant.SPLIT)  # whose kernels take no bias and no slopes
 
 
 def _launch(
@@ -56,25 +61,54 @@ def _launch(
     lengths: Tensor | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    bias: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
-    launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
-    check_device(x, mask=mask, lengths=lengths)
+    launch = _planned(x, mask, lengths, scale, causal, bias, slopes)
+    check_device(x, mask=mask, lengths=lengths, bias=bias, slopes=slopes)
     out = empty_like(x)
     if not out.numel():
         return out
     if not runs_kernel(x):
-        return out.copy_(masked_softmax_reference(x, mask, lengths, scale, causal))
+        plain = masked_softmax_reference(x, mask, lengths, scale, causal, bias, slopes)
+        return out.copy_(plain)
+    if bias is not None and bias.dim() and bias.stride(-1) > MAX_COLUMN_STRIDE:
+        bias = contiguous(bias)
+        launch = _planned(x, mask, lengths, scale, causal, bias, slopes)
     if launch is None:  # the strides fit no plan; first try a copy of x alone
         x = contiguous(x)
-        launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+        launch = _planned(x, mask, lengths, scale, causal, bias, slopes)
     if launch is None:
         mask = None if mask is None else contiguous(mask.expand(x.shape))
         lengths = None if lengths is None else contiguous(lengths.expand(x.shape[:-1]))
-        launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+        launch = _planned(x, mask, lengths, scale, causal, bias, slopes)
+    if launch is None:
+        assert bias is not None
+        bias = contiguous(bias.expand(x.shape))
+        launch = _planned(x, mask, lengths, scale, causal, bias, slopes)
         assert launch is not None
-    operands = (x, out) if launch.kernel is softmax_split_kernel else (x, mask, lengths, out)
-    launch.with_words(*operands)
+    if launch.kernel is softmax_split_kernel:
+        launch.with_words(x, out)
+    elif launch.variant in WITHOUT_BIAS:
+        launch.with_words(x, mask, lengths, out)
+    else:
+        launch.with_words(x, mask, lengths, bias, slopes, out)
     return out
+
+
+def _planned(
+    x: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    scale: float,
+    causal: bool,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+) -> Launch | None:
+    if bias is None and slopes is None:
+        return _plan(_layout(x), _layout(mask), _layout(lengths), scale, causal)
+    added = _layout(bias), _layout(slopes)
+    return _plan(_layout(x), _layout(mask), _layout(lengths), scale, causal, *added)
 
 
 def _layout(t: Tensor | None) -> LayoutKey | None:
@@ -83,19 +117,28 @@ def _layout(t: Tensor | None) -> LayoutKey | None:
 
 @functools.lru_cache(maxsize=4096)
 def _plan(
-    x: LayoutKey, mask: LayoutKey | None, lengths: LayoutKey | None, scale: float, causal: bool
+    x: LayoutKey,
+    mask: LayoutKey | None,
+    lengths: LayoutKey | None,
+    scale: float,
+    causal: bool,
+    bias: LayoutKey | None = None,
+    slopes: LayoutKey | None = None,
 ) -> Launch | None:
     """Check a call and plan its launch; None if operands must be copied, or nothing is computed."""
     x_layout = Layout(*x)
-    mask_layout = None if mask is None else Layout(*mask)
-    lengths_layout = None if lengths is None else Layout(*lengths)
+    mask_layout, lengths_layout, bias_layout, slopes_layout = (
+        None if key is None else Layout(*key) for key in (mask, lengths, bias, slopes)
+    )
     _infer(
         x_layout.meta,
         mask_layout and mask_layout.meta,
         lengths_layout and lengths_layout.meta,
         *(scale, causal),
+        bias_layout and bias_layout.meta,
+        slopes_layout and slopes_layout.meta,
     )
-    return plan(x_layout, mask_layout, lengths_layout, scale, causal)
+    return plan(x_layout, mask_layout, lengths_layout, scale, causal, bias_layout, slopes_layout)
 
 
 def _infer(
@@ -104,6 +147,8 @@ def _infer(
     lengths: TensorLike | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    bias: TensorLike | None = None,
+    slopes: TensorLike | None = None,
 ) -> dict[str, Meta]:
     checks.check_rows("x", x, causal)
     if mask is not None:
@@ -111,18 +156,31 @@ def _infer(
         checks.check_broadcast("mask", mask, x.shape, "the shape of x")
     if lengths is not None:
         checks.check_lengths(lengths, x.shape)
+    if bias is not None:
+        checks.check_bias(bias, x, "x")
+    if slopes is not None:
+        checks.check_slopes(slopes, x.shape)
     checks.check_scale(scale)
     return {"out": Meta(tuple(x.shape), x.dtype)}
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.scale = inputs[3]
+    bias = inputs[5]
+    takes = bias is not None and bias.requires_grad
+    ctx.bias = (bias.shape, bias.dtype) if takes else None
     ctx.save_for_backward(output)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (output,) = ctx.saved_tensors
-    return masked_softmax_backward(grad, output, ctx.scale), None, None, None, None
+    if ctx.bias is None:
+        grad_x = masked_softmax_backward(grad, output, ctx.scale)
+        return grad_x, None, None, None, None, None, None
+    shape, dtype = ctx.bias
+    like_bias = grad.new_empty((), dtype=dtype).expand(shape)  # no value of it is read
+    grad_x, grad_bias = masked_softmax_bias_backward(grad, output, like_bias, ctx.scale)
+    return grad_x, None, None, None, None, grad_bias, None
 
 
 _op = register("masked_softmax", _launch, _infer, backward=_backward, setup_context=_setup_context)
@@ -134,15 +192,19 @@ def masked_softmax(
     lengths: Tensor | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    bias: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
-    A position counts if neither mask nor lengths nor causality masks it. A row in which no position
+    A position counts if neither mask nor lengths nor causality masks it, and its bias is not -inf.
+    The scores are scale * x, and bias and slopes are added to them. A row in which no position
     counts is all zeros. Values at masked positions have no influence, even if they are NaN or
-    infinite. If a value that counts is NaN or inf, or if all of them are -inf, all positions of the
+    infinite. If a score that counts is NaN or inf, or if all of them are -inf, all positions of the
     row that count become NaN, as in torch. The op allocates no device memory but the result, and 8 or
     16 bytes for each part of a row that programs share, unless the row dims do not merge into three or
-    the positions of a row lie far apart and its rows not side by side; then it copies operands.
+    the positions of a row lie far apart and its rows not side by side; then it copies operands. With
+    bias or slopes it copies an operand whose positions lie far apart in any case.
 
     Args:
         x: scores of shape (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are
@@ -152,17 +214,27 @@ def masked_softmax(
             (...); a length below 0 means 0, and one above K means K.
         scale: the finite number that x is multiplied by.
         causal: mask position k of row q where k > q + K - Q, for x of shape (..., Q, K).
+        bias: fp16, bf16 or fp32, or fp64 where x is, what is added to scale * x, broadcastable to x; -inf masks a
+            position, also where x is NaN or infinite.
+        slopes: any of these dtypes, of shape (H,), for x of shape (..., H, Q, K): the slope of each head
+            (ALiBi), which is multiplied by k - (q + K - Q) for position k of row q, and added. Where
+            causality masks, that is minus the distance of query and key times the slope. It has no
+            gradient.
 
     Returns:
         Probabilities with shape and dtype of x, contiguous.
 
     Raises:
-        InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, or tensors on
-            different devices.
+        InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, slopes that
+            require a gradient, or tensors on different devices.
     """
-    if may_skip_dispatcher(x, mask, lengths):
-        return _launch(x, mask, lengths, scale, causal)
-    out: Tensor = _op(x, mask, lengths, scale, causal)
+    if slopes is not None and slopes.requires_grad and torch.is_grad_enabled():
+        raise InvalidInput(
+            "slopes", "slopes have no gradient, but require one: pass slopes.detach()"
+        )
+    if may_skip_dispatcher(x, mask, lengths, bias, slopes):
+        return _launch(x, mask, lengths, scale, causal, bias, slopes)
+    out: Tensor = _op(x, mask, lengths, scale, causal, bias, slopes)
     return out
 
 
@@ -172,17 +244,32 @@ def masked_softmax_reference(
     lengths: Tensor | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    bias: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch."""
-    masked = checks.beyond_prefix(x.shape, lengths, causal, x.device)
-    if mask is not None:
-        masked = mask != 0 if masked is None else masked | (mask != 0)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    bias = None if bias is None else bias.to(dtype)
+    masked = _masked(x, mask, lengths, causal, bias)
     scores = x.to(dtype) * scale
+    if slopes is not None:
+        scores = scores + slopes.to(dtype)[:, None, None] * checks.distances(x.shape, x.device)
+    if bias is not None:
+        scores = scores + bias
     if masked is None:
         return scores.softmax(-1).to(x.dtype)
     scores = scores.masked_fill_(masked, -math.inf)
     return scores.softmax(-1).masked_fill_(masked, 0).to(x.dtype)
+
+
+def _masked(
+    x: Tensor, mask: Tensor | None, lengths: Tensor | None, causal: bool, bias: Tensor | None
+) -> Tensor | None:
+    """Where positions do not count, broadcastable to x; None if all of them count."""
+    parts = [checks.beyond_prefix(x.shape, lengths, causal, x.device)]
+    parts += [None if mask is None else mask != 0, None if bias is None else bias == -math.inf]
+    given = [part for part in parts if part is not None]
+    return functools.reduce(torch.logical_or, given) if given else None
 
 
 def _sums(
@@ -191,20 +278,45 @@ def _sums(
     lengths: Tensor | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    bias: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> dict[str, Sums]:
     """Errors are relative to each result, however small: all terms of the sum are positive.
 
-    The sum of a row has K terms, which are exponentials of the scores that count.
+    The sum of a row has K terms, which are exponentials of the scores that count. A score is a sum
+    itself, and rounded as its terms are.
     """
-    masked = checks.beyond_prefix(x.shape, lengths, causal, x.device)
-    if mask is not None:
-        masked = mask != 0 if masked is None else masked | (mask != 0)
-    scores = x.abs().masked_fill_(~x.isfinite(), 0)
+    masked = _masked(x, mask, lengths, causal, bias)
+    sizes = x.abs().masked_fill_(~x.isfinite(), 0)
+    if bias is not None or slopes is not None:
+        sizes = _sizes_of_sums(x, masked, scale, bias, slopes)
+        scale = 1.0
     if masked is not None:
-        scores.masked_fill_(masked, 0)
-    largest = scores.amax(-1, keepdim=True) if x.shape[-1] else scores.new_zeros(())
+        sizes.masked_fill_(masked, 0)
+    largest = sizes.amax(-1, keepdim=True) if x.shape[-1] else sizes.new_zeros(())
     amplification = exponential_amplification(abs(scale) * largest.double())
     return {"out": Sums(x.shape[-1], amplification=amplification)}
+
+
+def _sizes_of_sums(
+    x: Tensor, masked: Tensor | None, scale: float, bias: Tensor | None, slopes: Tensor | None
+) -> Tensor:
+    """The sizes of the terms of each score; 0 where it is so low that its exponential is 0."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scores = x.to(dtype) * scale
+    sizes = scores.abs()
+    terms = [] if bias is None else [bias.to(dtype)]
+    if slopes is not None:
+        terms += [slopes.to(dtype)[:, None, None] * checks.distances(x.shape, x.device)]
+    for term in terms:
+        scores += term
+        sizes += term.abs()
+    if masked is not None:
+        scores.masked_fill_(masked, -math.inf)
+    if x.shape[-1]:
+        low = scores.amax(-1, keepdim=True) + math.log(torch.finfo(dtype).tiny) - 20
+        sizes.masked_fill_(scores < low, 0)
+    return sizes.masked_fill_(~sizes.isfinite(), 0)
 
 
 def _bytes_moved(
@@ -213,14 +325,22 @@ def _bytes_moved(
     lengths: TensorLike | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    bias: TensorLike | None = None,
+    slopes: TensorLike | None = None,
 ) -> int:
     read = checks.prefix_elements(x.shape, lengths, causal) + math.prod(x.shape)
-    beside = sum(math.prod(t.shape) * t.dtype.itemsize for t in (mask, lengths) if t is not None)
+    others = [t for t in (mask, lengths, bias, slopes) if t is not None]
+    beside = sum(math.prod(t.shape) * t.dtype.itemsize for t in others)
     return read * x.dtype.itemsize + beside
 
 
 def _derive(
-    shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any], mask: str, lengths: str
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    params: Mapping[str, Any],
+    mask: str,
+    lengths: str,
+    bias: str = "none",
 ) -> dict[str, Sample]:
     inputs, alone = {"x": Sample(shape, dtype)}, (1,) * len(shape[1:-1])
     if mask != "none":  # "key": all rows of a batch have the same mask, as padding has
@@ -230,6 +350,8 @@ def _derive(
     if lengths != "none":
         rows = shape[:-1] if lengths == "rows" else (*shape[:-1][:1], *alone)
         inputs["lengths"] = Sample(rows, torch.int32, "integers", 0, math.prod(shape[-1:]) + 1)
+    if bias != "none":
+        inputs["bias"] = Sample(common_cases.bias_shape(shape, bias), dtype)
     return inputs
 
 
@@ -242,6 +364,8 @@ def _case(
     lengths: tuple[int, ...] | None = None,
     params: Mapping[str, Any] | None = None,
     large: bool = False,
+    bias: Sample | None = None,
+    slopes: bool = False,
     **how: Any,
 ) -> Case:
     inputs = {"x": Sample(shape, dtype, **how)}
@@ -252,6 +376,10 @@ def _case(
     if lengths is not None:
         high = shape[-1] + 3
         inputs["lengths"] = Sample(lengths, torch.int32, "integers", low=-1, high=high)
+    if bias is not None:
+        inputs["bias"] = bias
+    if slopes:
+        inputs["slopes"] = Sample(shape[-3:-2], torch.float32, "uniform", scale=0.5)
     return Case(name, inputs, params or {}, "large" if large else "small")
 
 
@@ -307,6 +435,14 @@ CASES = (
     _case("[128, 8, 64, 64] fp16 key", (128, 8, 64, 64), torch.float16, mask=(128, 1, 1, 64), large=True),
     _case("[128, 8, 64, 64] fp32 key", (128, 8, 64, 64), mask=(128, 1, 1, 64), large=True),
     _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
+    *(
+        _case(one.name, one.shape, one.dtype, bias=one.bias, slopes=one.slopes, params=one.params, **one.how)
+        for one in (*common_cases.BIASED, *common_cases.SLOPED)
+    ),
+    *(
+        _case(one.name, one.shape, one.dtype, bias=one.bias, slopes=one.slopes, params=one.params, large=True)
+        for one in (*common_cases.BIASED_LARGE, *common_cases.SLOPED_LARGE)
+    ),
 )  # fmt: skip
 
 
@@ -363,9 +499,24 @@ OP = Op(
             True,
             "integers",
         ),
+        Input(
+            "bias",
+            checks.FLOATS,
+            "broadcastable to x",
+            "what is added to scale * x; -inf masks a position",
+            True,
+        ),
+        Input(
+            "slopes",
+            checks.FLOATS,
+            "[H]",
+            "the slope of each head of x [..., H, Q, K], which is multiplied by k - (q + K - Q) and added",
+            True,
+            "uniform",
+        ),
     ),
     outputs=(Output("out", "[..., K]", "probabilities, 0 at masked positions"),),
-    equivalent="(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)",
+    equivalent="(scale * x + bias).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)",
     cases=CASES,
     common=tuple(_case("common", **call) for call in common_cases.common_calls()),
     params=(
@@ -378,7 +529,7 @@ OP = Op(
         ),
     ),
     tolerance=SumTolerance(_sums),
-    differentiable=("x",),
+    differentiable=("x", "bias"),
     derive=_derive,
     sizes=(
         Size(
@@ -392,6 +543,12 @@ OP = Op(
             "none, one length for each batch, or one for each row",
             "none",
             choices=("none", "batch", "rows"),
+        ),
+        Size(
+            "bias",
+            "none, one bias for each batch and key, for each head, query and key, or for each position",
+            "none",
+            choices=common_cases.BIAS_CHOICES,
         ),
     ),
     sweep=tuple(_sweep()),

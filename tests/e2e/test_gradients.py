@@ -18,6 +18,7 @@ from warpcall_kernels.masked_softmax import masked_softmax
 
 F64 = torch.float64
 LENGTHS = torch.tensor([[1, 3], [2, 4]])
+SLOPES = torch.tensor([0.5, 0.25])
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,16 @@ CASES: dict[str, tuple[Remote, Callable[..., Tensor], tuple[Tensor, ...]]] = {
         lambda gpu: lambda x: gpu.masked_softmax(x, scale=0.5, causal=True),
         lambda x: masked_softmax(x, None, None, 0.5, True),
         (drawn(2, 2, 4),),
+    ),
+    "masked-softmax, a bias": (
+        lambda gpu: lambda x, bias: gpu.masked_softmax(x, bias=bias, scale=0.5, causal=True),
+        lambda x, bias: masked_softmax(x, None, None, 0.5, True, bias),
+        (drawn(2, 2, 4), drawn(2, 1, 4)),
+    ),
+    "masked-softmax, a full bias and slopes": (
+        lambda gpu: lambda x, bias: gpu.masked_softmax(x, bias=bias, slopes=SLOPES),
+        lambda x, bias: masked_softmax(x, bias=bias, slopes=SLOPES),
+        (drawn(3, 2, 2, 4), drawn(3, 2, 2, 4)),
     ),
     "masked-softmax, lengths": (
         lambda gpu: lambda x: gpu.masked_softmax(x, lengths=LENGTHS),
@@ -237,6 +248,7 @@ LOSING: dict[str, Callable[[Client, Tensor], object]] = {
     "an output that is stored": lambda gpu, x: gpu.stored.permute(x, dims=(1, 0)),
     "a program": lambda gpu, x: gpu.program().permute(x, dims=(1, 0)),
     "an op without a gradient": lambda gpu, x: gpu.masked_softmax_backward(x, x),
+    "an input without one": lambda gpu, x: gpu.masked_softmax(torch.zeros(2, 3, 4), slopes=x[:, 0]),
     "an op that this client does not know": lambda gpu, x: gpu.run("other", x=x),
 }
 
@@ -245,7 +257,7 @@ LOSING: dict[str, Callable[[Client, Tensor], object]] = {
 def test_a_gradient_that_would_be_lost_is_an_error_here(what: str, gpu: Client) -> None:
     x = drawn(2, 3)
 
-    with pytest.raises(InvalidInput, match=r"requires a gradient.*x\.detach|grad_output\.detach"):
+    with pytest.raises(InvalidInput, match=r"requires a gradient.*(x|grad_output|slopes)\.detach"):
         LOSING[what](gpu, x)
 
 

@@ -88,6 +88,10 @@ def further() -> Iterator[tuple[str, Case]]:
         yield "masked-softmax", Case("long, masked", {"x": x, "mask": mask}, {})
         yield "masked-softmax", Case("long, all positions count", {"x": x}, {})
         yield "masked-softmax-backward", Case("long", {"grad_output": x, "output": x}, {})
+        bias = Sample((columns,), torch.bfloat16)
+        yield "masked-softmax", Case("long, biased", {"x": x, "bias": bias}, {})
+        both = {"grad_output": x, "output": x, "bias": bias}
+        yield "masked-softmax-bias-backward", Case("long, biased", both, {})
     for dtype in (torch.int64, torch.int32):
         elements, some = (Sample((n,), dtype, "integers", 0, 40_000) for n in (1300, 5000))
         yield "isin", Case("blocks", {"elements": elements, "test_elements": some}, {})

@@ -140,7 +140,19 @@ def scores(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
         lengths = draw(tensors(kept, torch.int64)) % (columns + 3)
         inputs["lengths"] = lengths.to(draw(st.sampled_from([torch.int32, torch.int64])))
     causal = bool(rows) and draw(st.booleans())
+    if draw(st.booleans()):
+        inputs["bias"] = draw(biases(shape, x.dtype))
+    if len(shape) > 2 and draw(st.booleans()):
+        inputs["slopes"] = draw(tensors(shape[-3:-2], torch.float32, special=False)) / 4
     return inputs, {"scale": draw(st.sampled_from([1.0, 0.125, -2.0])), "causal": causal}
+
+
+@st.composite
+def biases(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A bias of scores of this shape and dtype, broadcast along any of their dims."""
+    kept = tuple(n if draw(st.booleans()) else 1 for n in shape)[draw(st.integers(0, 1)) :]
+    allowed = FLOATS if dtype == torch.float64 else FLOATS[:3]
+    return draw(tensors(kept, draw(st.sampled_from(allowed))))
 
 
 @st.composite
@@ -152,6 +164,13 @@ def outputs(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     y = draw(tensors(shape, dtype, special=False))
     y = torch.where(y > 0, y, 0) / shape[-1]  # as a softmax of which half is masked
     return {"grad_output": draw(tensors(shape, dtype)), "output": y}, {"scale": 0.5}
+
+
+@st.composite
+def biased_outputs(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    inputs, params = draw(outputs())
+    y = inputs["output"]
+    return {**inputs, "bias": draw(biases(tuple(y.shape), y.dtype))}, params
 
 
 @st.composite
@@ -206,6 +225,7 @@ CALLS = {
     "transpose-add": ("transpose-add", sums()),
     "masked-softmax": ("masked-softmax", scores()),
     "masked-softmax-backward": ("masked-softmax-backward", outputs()),
+    "masked-softmax-bias-backward": ("masked-softmax-bias-backward", biased_outputs()),
     "isin": ("isin", sets()),
     **{
         f"{op} {dtype_name(dtype)}": (op, filters(dtype, backward=op == "conv-backward"))

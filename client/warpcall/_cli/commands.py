@@ -271,7 +271,7 @@ def _print_list(found: list[dict[str, Any]]) -> None:
         console().print(table_of(("op", "inputs", "options", "equivalent to"), rows))
         return
     short = [
-        (name, f"{op['summary']}\n{inputs}  {options}".rstrip())
+        (name, f"{op['summary']}\n{inputs}\n{options}".rstrip())
         for op, (name, inputs, options, _) in zip(found, rows, strict=True)
     ]
     console().print(table_of(("op", "what it does, inputs, options"), short))

@@ -71,10 +71,12 @@ class Rule:
             wanted; returns gradients by the names of the inputs.
         saves: the names of the tensors that it needs: inputs, or "out". Others can be changed in
             place before the backward pass.
+        without: the names of the inputs that have no gradient, although they could require one.
     """
 
     backward: Backward
     saves: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
 
 
 def needing_gradients(inputs: Tensors) -> list[str]:
@@ -98,6 +100,8 @@ def check_differentiable(op: str, inputs: Tensors) -> None:
     """Raise InvalidInput if autograd wants gradients that the SDK cannot compute for this op."""
     if op not in RULES:
         refuse_gradients(inputs, op)
+    elif rule := RULES[op]:
+        refuse_gradients({n: v for n, v in inputs.items() if n in rule.without}, op)
 
 
 def attach(
@@ -169,7 +173,12 @@ def _masked_softmax(
 ) -> Mapping[str, torch.Tensor | None]:
     scale = {name: value for name, value in call.params.items() if name == "scale"}
     inputs = {"grad_output": grad, "output": call.inputs["out"]}
-    return {"x": call.call("masked-softmax-backward", inputs, **scale)["grad_x"]}
+    if not wanted.get("bias"):
+        return {"x": call.call("masked-softmax-backward", inputs, **scale)["grad_x"]}
+    shape, dtype = call.tensors["bias"]
+    inputs["bias"] = grad.new_zeros(shape, dtype=dtype)  # no value of it is read
+    found = call.call("masked-softmax-bias-backward", inputs, **scale)
+    return {"x": found["grad_x"], "bias": found["grad_bias"]}
 
 
 def _permute(
@@ -205,7 +214,7 @@ def _as_dtype(grad: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 RULES: dict[str, Rule | None] = {
     "conv": Rule(_conv, frozenset({"x", "weight"})),
     "isin": None,
-    "masked-softmax": Rule(_masked_softmax, frozenset({"out"})),
+    "masked-softmax": Rule(_masked_softmax, frozenset({"out"}), frozenset({"slopes"})),
     "permute": Rule(_permute),
     "transpose-add": Rule(_transpose_add),
 }

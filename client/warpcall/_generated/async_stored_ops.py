@@ -93,6 +93,8 @@ class AsyncStoredOps(ABC):
         x: TensorInput[ArrayT],
         mask: TensorInput[ArrayT] | None = None,
         lengths: TensorInput[ArrayT] | None = None,
+        bias: TensorInput[ArrayT] | None = None,
+        slopes: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
@@ -101,7 +103,7 @@ class AsyncStoredOps(ABC):
         """Run `AsyncClient.masked_softmax`, and store its outputs on the device."""
         answer = await self.call(
             "masked-softmax",
-            {"x": x, "mask": mask, "lengths": lengths},
+            {"x": x, "mask": mask, "lengths": lengths, "bias": bias, "slopes": slopes},
             {"scale": scale, "causal": causal},
             timeout_s=timeout_s,
         )
@@ -123,6 +125,24 @@ class AsyncStoredOps(ABC):
             timeout_s=timeout_s,
         )
         return answer.output("grad_x")
+
+    async def masked_softmax_bias_backward(
+        self,
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT],
+        *,
+        scale: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> tuple[AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT]]:
+        """Run `AsyncClient.masked_softmax_bias_backward`, and store its outputs on the device."""
+        answer = await self.call(
+            "masked-softmax-bias-backward",
+            {"grad_output": grad_output, "output": output, "bias": bias},
+            {"scale": scale},
+            timeout_s=timeout_s,
+        )
+        return answer.output("grad_x"), answer.output("grad_bias")
 
     async def permute(
         self,

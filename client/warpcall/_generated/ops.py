@@ -151,6 +151,8 @@ class Ops(ABC):
         x: TensorInput[ArrayT],
         mask: TensorInput[ArrayT] | None = None,
         lengths: TensorInput[ArrayT] | None = None,
+        bias: TensorInput[ArrayT] | None = None,
+        slopes: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
@@ -158,13 +160,17 @@ class Ops(ABC):
     ) -> ArrayT:
         """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
-        Equivalent to `(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
+        Equivalent to `(scale * x + bias).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
 
         Args:
             x: [..., K]; the scores. Dtypes: float16, bfloat16, float32, float64.
             mask: broadcastable to x; not 0 where a position is masked. Dtypes: bool, uint8.
             lengths: broadcastable to x without its last dim; how many leading positions of each row
                 count. Dtypes: int32, int64.
+            bias: broadcastable to x; what is added to scale * x; -inf masks a position. Dtypes:
+                float16, bfloat16, float32, float64.
+            slopes: [H]; the slope of each head of x [..., H, Q, K], which is multiplied by k - (q +
+                K - Q) and added. Dtypes: float16, bfloat16, float32, float64.
             scale: the number that x is multiplied by.
             causal: mask position k of row q where k > q + K - Q, for x of [..., Q, K].
             timeout_s: seconds that this call may take, its retries included; None means the
@@ -175,7 +181,7 @@ class Ops(ABC):
         """
         answer = self.call(
             "masked-softmax",
-            {"x": x, "mask": mask, "lengths": lengths},
+            {"x": x, "mask": mask, "lengths": lengths, "bias": bias, "slopes": slopes},
             {"scale": scale, "causal": causal},
             timeout_s=timeout_s,
         )
@@ -212,6 +218,43 @@ class Ops(ABC):
             timeout_s=timeout_s,
         )
         return answer.output("grad_x")
+
+    def masked_softmax_bias_backward(
+        self,
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT],
+        *,
+        scale: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> tuple[ArrayT, ArrayT]:
+        """The gradients of masked softmax with respect to x and to the bias, from its output.
+
+        Equivalent to `d = output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output; scale
+        * d, d.sum_to_size(bias.shape)`.
+
+        Args:
+            grad_output: [..., K]; the gradient of the output. Dtypes: float16, bfloat16, float32,
+                float64.
+            output: [..., K]; what masked-softmax returned. Dtypes: float16, bfloat16, float32,
+                float64.
+            bias: broadcastable to output; the bias that masked-softmax was called with, of which
+                only shape and dtype matter. Dtypes: float16, bfloat16, float32, float64.
+            scale: the scale that masked-softmax was called with.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
+
+        Returns:
+            grad_x: [..., K]; the gradient of x, 0 where the output is 0.
+            grad_bias: as bias; the gradient of the bias, deterministic.
+        """
+        answer = self.call(
+            "masked-softmax-bias-backward",
+            {"grad_output": grad_output, "output": output, "bias": bias},
+            {"scale": scale},
+            timeout_s=timeout_s,
+        )
+        return answer.output("grad_x"), answer.output("grad_bias")
 
     def permute(
         self,

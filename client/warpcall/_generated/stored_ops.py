@@ -91,6 +91,8 @@ class StoredOps(ABC):
         x: TensorInput[ArrayT],
         mask: TensorInput[ArrayT] | None = None,
         lengths: TensorInput[ArrayT] | None = None,
+        bias: TensorInput[ArrayT] | None = None,
+        slopes: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
@@ -99,7 +101,7 @@ class StoredOps(ABC):
         """Run `Client.masked_softmax`, and store its outputs on the device."""
         answer = self.call(
             "masked-softmax",
-            {"x": x, "mask": mask, "lengths": lengths},
+            {"x": x, "mask": mask, "lengths": lengths, "bias": bias, "slopes": slopes},
             {"scale": scale, "causal": causal},
             timeout_s=timeout_s,
         )
@@ -121,6 +123,24 @@ class StoredOps(ABC):
             timeout_s=timeout_s,
         )
         return answer.output("grad_x")
+
+    def masked_softmax_bias_backward(
+        self,
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT],
+        *,
+        scale: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> tuple[StoredTensor[ArrayT], StoredTensor[ArrayT]]:
+        """Run `Client.masked_softmax_bias_backward`, and store its outputs on the device."""
+        answer = self.call(
+            "masked-softmax-bias-backward",
+            {"grad_output": grad_output, "output": output, "bias": bias},
+            {"scale": scale},
+            timeout_s=timeout_s,
+        )
+        return answer.output("grad_x"), answer.output("grad_bias")
 
     def permute(
         self,

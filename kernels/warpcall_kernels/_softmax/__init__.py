@@ -25,6 +25,16 @@ skewed or not; the number of its positions does not count the ends of skewed row
 | tile | a row of both is at most 64 KiB, or 128 KiB if not skewed and of 4 or 8 bytes a position | as above | [8, 16, 2048, 2048] bf16 at a copy's speed | backward |
 | long | all other rows; programs share those of at most 64 rows, or 128 of 8 bytes a position, in two launches | as above | 8 bytes a position, unaligned rows | backward, long_rows |
 
+With a bias or slopes, rows are tile or long as above; short and split take neither. The gradient of a
+bias comes with that of x, from kernels of their own (bias_backward, bias_backward_plan):
+
+| rows of both | taken when | why |
+| --- | --- | --- |
+| held | a row of both is at most 64 KiB | a program goes through all rows of x that have its row of the bias, and sums in registers |
+| read twice | all other rows | the sums of g * y of rows come first; a program then owns a block of a row of the bias |
+
+Of a bias of so few rows that programs would be few, each program has a part of the sum, and a launch adds the parts.
+
 Tile, long and split each come in two forms, `SKEWED` or not. Rows are skewed if they begin at
 other places than multiples of 8 bytes, or of 16 bytes if they are too long for a tile: a program reads the whole, aligned groups of 16 bytes of a
 row by wide accesses, and its two ends, before and after these groups, by narrow ones. It is done

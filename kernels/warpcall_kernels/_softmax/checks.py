@@ -33,14 +33,42 @@ def check_lengths(lengths: TensorLike, shape: Sequence[int]) -> None:
     check_broadcast("lengths", lengths, shape[:-1], "the shape of the rows")
 
 
+def check_bias(bias: TensorLike, x: TensorLike, name: str) -> None:
+    """Raise InvalidInput unless `bias` can be added to x, or to what is called `name`."""
+    allowed = FLOATS if x.dtype == torch.float64 else FLOATS[:3]
+    check_dtype("bias", bias, allowed)
+    check_broadcast("bias", bias, x.shape, f"the shape of {name}")
+
+
+def check_slopes(slopes: TensorLike, shape: Sequence[int]) -> None:
+    """Raise InvalidInput unless `slopes` has one slope for each head of scores of this shape."""
+    check_dtype("slopes", slopes, FLOATS)
+    if len(shape) < 3:
+        raise InvalidInput(
+            "slopes",
+            f"slopes need x to have at least 3 dims, [..., H, Q, K], got {tuple(shape)}",
+        )
+    if tuple(slopes.shape) != (shape[-3],):
+        raise InvalidInput(
+            "slopes",
+            f"slopes must have shape ({shape[-3]},), one slope for each head of x, "
+            f"got {tuple(slopes.shape)}",
+        )
+
+
 def check_broadcast(name: str, t: TensorLike, shape: Sequence[int], whose: str) -> None:
     """Raise InvalidInput unless `t` can be broadcast to `shape`; the message calls it `whose`."""
     ours, theirs = tuple(t.shape), tuple(shape)
     fits = len(ours) <= len(theirs) and all(
         ours[-i] in (1, theirs[-i]) for i in range(1, len(ours) + 1)
     )
-    if not fits:
-        raise InvalidInput(name, f"{name} must be broadcastable to {theirs}, {whose}, got {ours}")
+    if fits:
+        return
+    hint = ""
+    if len(theirs) > 2 and ours == (theirs[0], theirs[-1]):
+        places = ", None" * (len(theirs) - 2)
+        hint = f"; of one row for each batch, pass {name}[:{places}]"
+    raise InvalidInput(name, f"{name} must be broadcastable to {theirs}, {whose}, got {ours}{hint}")
 
 
 def check_dtype(name: str, t: TensorLike, allowed: Sequence[torch.dtype]) -> None:
@@ -72,6 +100,12 @@ def beyond_prefix(
         after = k > q.unsqueeze(-1) + (shape[-1] - shape[-2])
         beyond = after if beyond is None else beyond | after
     return beyond
+
+
+def distances(shape: Sequence[int], device: torch.device) -> Tensor:
+    """k - (q + K - Q) for each query q and key k, as integers: what a slope is multiplied by."""
+    q, k = (torch.arange(n, device=device) for n in shape[-2:])
+    return k - (q.unsqueeze(-1) + (shape[-1] - shape[-2]))
 
 
 def prefix_elements(shape: Sequence[int], lengths: TensorLike | None, causal: bool) -> int:

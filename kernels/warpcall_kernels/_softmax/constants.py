@@ -132,3 +132,15 @@ LEAST_BESIDE, BESIDE_BYTES, LEAST_BESIDE_TILE, BESIDE_TILE_BYTES = 16, 64, 4096,
 BESIDE_OTHERS_BYTES = {2: 4096, 4: 16384, 8: 16384}
 # Programs of a call below which tiles of more than this have too few rows each. [3, 200, 1000] fp32: 8.6 us, copied 6.1.
 BESIDE_PROGRAMS, BESIDE_FEW_BYTES = 128, 8192
+
+# The gradient of a bias. Bytes of a row of both operands up to which a program holds it, with the sums of the bias.
+HELD_BYTES_BIAS = 65536
+# Bytes of a block of a longer row, and the warps of its program.
+BIAS_BLOCK, BIAS_BLOCK_WARPS = 4096, 4
+# Warps of a call, up to which a sum is cut into parts; the bytes of the parts, relative to those of the call; and the
+# tiles of rows that a part has at least.
+BIAS_WARPS, BIAS_PARTS_SHARE, BIAS_LEAST_STEPS = 8192, 1 / 24, 4
+# Positions and warps of a program that finds the sum of g * y of a long row, and how many programs share rows.
+BIAS_TOTALS, BIAS_TOTALS_PROGRAMS = (4096, 8), 1024
+# Elements of the bias whose parts a program adds, and how many parts of elements at a time.
+BIAS_ADDED, BIAS_ADDED_TILE = 64, 4096

@@ -19,6 +19,7 @@ from warpcall_kernels._softmax.device import (
     program_rows,
     round_up,
     row_limits,
+    row_offset,
     row_starts,
     rows_beside,
     unaligned_prefix,
@@ -29,6 +30,7 @@ UNSPECIALIZED = (
     *("columns", "outer", "count", "diagonal", "queries"),
     *("x_strides", "mask_strides", "lengths_strides", "q_strides", "out_strides"),
 )
+OF_BIAS = ("bias_strides", "slope_strides")
 # Integers of which a kernel may only know whether they are 1.
 UNALIGNED = ("inner", "stride_xk", "stride_mk")
 
@@ -54,15 +56,52 @@ def _load_mask(
 
 
 @triton.jit
+def _load_bias(
+    ptrs: tl.tensor, read: tl.tensor, SHARED: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr
+) -> tl.tensor:
+    bias = _load(ptrs, read, float("-inf"), EVEN).to(ACC)
+    if SHARED:
+        bias = bias[None, :]
+    return bias
+
+
+@triton.jit
+def with_bias(scores: tl.tensor, bias: tl.tensor) -> tl.tensor:
+    """Scores and their bias. A bias of -inf masks a position, whatever its score is."""
+    return tl.where(bias == float("-inf"), float("-inf"), scores + bias)
+
+
+@triton.jit
+def slopes_of_rows(
+    slopes_ptr: tl.tensor,
+    place: tl.tensor,
+    rows: tl.tensor,
+    slope_strides: tl.tensor,
+    q_strides: tl.tensor,
+    diagonal: tl.tensor,
+    ACC: tl.constexpr,
+) -> tl.tensor:
+    """The slope of each row, and the position at which its distance is 0."""
+    at = row_offset(place, slope_strides, 1) + rows.to(tl.int64) * slope_strides.row
+    q = row_offset(place, q_strides, 1) + rows.to(tl.int64) * q_strides.row
+    return tl.load(slopes_ptr + at).to(ACC), (q + (diagonal - 1)).to(rows.dtype)
+
+
+@triton.jit
 def _scores(
     x_ptrs: tl.tensor,
     mask_ptrs: tl.tensor,
     mask_read: tl.tensor,
+    bias_ptrs: tl.tensor,
+    bias_read: tl.tensor,
+    slope: tl.tensor,
+    origin: tl.tensor,
     cols: tl.tensor,
     limit: tl.tensor,
     scale: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
+    BIAS_SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
@@ -70,11 +109,16 @@ def _scores(
 ) -> tl.tensor:
     """The scores: x, and -inf where masked.
 
-    They are multiplied by `scale` unless it is FOLDED into the factor of the exponential.
+    They are multiplied by `scale` unless it is FOLDED into the factor of the exponential. Then come
+    the slope of a row times the distance from its `origin`, and the bias.
     """
     x = _load(x_ptrs, cols < round_up(limit, ALIGN), float("-inf"), EVEN).to(ACC)
     if not FOLDED:
         x *= tl.full([], scale, ACC)
+    if slope is not None:
+        x += slope * (cols - origin).to(ACC)
+    if bias_ptrs is not None:
+        x = with_bias(x, _load_bias(bias_ptrs, bias_read, BIAS_SHARED, EVEN, ACC))
     if PREFIX or not (
         FOLDED or EVEN
     ):  # positions past the end hold -inf; `scale` may make that +inf
@@ -89,11 +133,14 @@ def zero_masked_nans(
     y: tl.tensor,
     mask_ptrs: tl.tensor,
     mask_read: tl.tensor,
+    bias_ptrs: tl.tensor,
+    bias_read: tl.tensor,
     cols: tl.tensor,
     limit: tl.tensor,
     has_nan: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
+    BIAS_SHARED: tl.constexpr,
     EVEN: tl.constexpr,
 ) -> tl.tensor:
     """The result with 0 at masked positions, of a tile with a NaN sum (`has_nan` is 1)."""
@@ -103,6 +150,9 @@ def zero_masked_nans(
         y = tl.where(cols < tl.minimum(limit, has_nan * ALL_COLUMNS), y, 0.0)
     if mask_ptrs is not None:
         y = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, y, 0.0)
+    if bias_ptrs is not None:
+        bias = _load_bias(bias_ptrs, bias_read, BIAS_SHARED, EVEN, y.dtype)
+        y = tl.where(bias == float("-inf"), 0.0, y)
     return y
 
 
@@ -119,19 +169,25 @@ def factor_of(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.t
 def _softmax_tile(
     x_ptr: tl.tensor,
     mask_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
     out_ptr: tl.tensor,
     scale: tl.tensor,
+    slope: tl.tensor,
+    origin: tl.tensor,
     columns: tl.tensor,
     exist: tl.tensor,
     limit: tl.tensor,
     head: tl.tensor,
     x_at: tl.tensor,
     mask_at: tl.tensor,
+    bias_at: tl.tensor,
     out_at: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
+    stride_bk: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
+    BIAS_SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
     SKEWED: tl.constexpr,
@@ -164,8 +220,26 @@ def _softmax_tile(
         else:
             mask_ptrs = pointers(mask_ptr, mask_at, cols * stride_mk, SKEWED)
             mask_read = cols < round_up(most, ALIGN)
+    bias_ptrs = bias_ptr  # stays None without a bias
+    bias_read = bias_ptr
+    ends_bias_ptrs = bias_ptr
+    if bias_ptr is not None:
+        if BIAS_SHARED:
+            bias_ptrs = bias_ptr + block * stride_bk
+            bias_read = block < columns
+        else:
+            bias_ptrs = pointers(bias_ptr, bias_at, cols * stride_bk, SKEWED)
+            bias_read = cols < round_up(most, ALIGN)
     x = _scores(
-        x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
+        x_ptrs,
+        mask_ptrs,
+        mask_read,
+        bias_ptrs,
+        bias_read,
+        slope,
+        origin,
+        *(cols, most, scale),
+        *(PREFIX, SHARED, BIAS_SHARED, FOLDED, EVEN, ALIGN, ACC),
     )
     top = broadcast_row_stat(tl.max(x, axis=1), SKEWED)
     factor = factor_of(scale, FOLDED, ACC)
@@ -173,11 +247,17 @@ def _softmax_tile(
         ends = end_columns(head, whole, columns, ALIGN)
         if mask_ptr is not None:
             ends_mask_ptrs = pointers(mask_ptr, mask_at, ends * stride_mk, SKEWED)
+        if bias_ptr is not None:
+            ends_bias_ptrs = pointers(bias_ptr, bias_at, ends * stride_bk, SKEWED)
         x_ends = _scores(
             pointers(x_ptr, x_at, ends * stride_xk, SKEWED),
             ends_mask_ptrs,
             ends < limit,
-            *(ends, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
+            ends_bias_ptrs,
+            ends < limit,
+            slope,
+            origin,
+            *(ends, limit, scale, PREFIX, False, False, FOLDED, False, 1, ACC),
         )
         top = tl.maximum(top, broadcast_row_stat(tl.max(x_ends, axis=1), SKEWED))
     y = tl.exp2((x - top) * factor)
@@ -191,18 +271,28 @@ def _softmax_tile(
     # Masked positions hold 0 by now, unless the row's sum is NaN: a NaN or an inf counts, or
     # nothing does. Only then is the mask read again. To keep it until here would take registers in
     # every tile.
-    if PREFIX or mask_ptr is not None:
+    if PREFIX or (mask_ptr is not None) or (bias_ptr is not None):
         has_nan = (total != total).to(tl.int32)  # noqa: PLR0124  # so NaN is found
         if not SKEWED or x.shape[0] > 1:  # else it is a scalar already: see `broadcast_row_stat`
             has_nan = tl.max(tl.max(has_nan, axis=1), axis=0)
         if has_nan != 0:
-            y = zero_masked_nans(y, mask_ptrs, mask_read, cols, most, has_nan, PREFIX, SHARED, EVEN)
+            y = zero_masked_nans(
+                y,
+                mask_ptrs,
+                mask_read,
+                bias_ptrs,
+                bias_read,
+                *(cols, most, has_nan),
+                *(PREFIX, SHARED, BIAS_SHARED, EVEN),
+            )
             if SKEWED:
                 y_ends = zero_masked_nans(
                     y_ends,
                     ends_mask_ptrs,
                     ends < limit,
-                    *(ends, limit, has_nan, PREFIX, False, False),
+                    ends_bias_ptrs,
+                    ends < limit,
+                    *(ends, limit, has_nan, PREFIX, False, False, False),
                 )
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     tl.store(pointers(out_ptr, out_at, cols, SKEWED), y.to(dtype), mask=exist & (cols < whole))
@@ -211,11 +301,16 @@ def _softmax_tile(
         tl.store(out_ptrs, y_ends.to(dtype), mask=exist & (ends < columns))
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(
+    do_not_specialize=(*UNSPECIALIZED, *OF_BIAS),
+    do_not_specialize_on_alignment=(*UNALIGNED, "stride_bk"),
+)
 def masked_softmax_kernel(
     x_ptr: tl.tensor,
     mask_ptr: tl.tensor,
     lengths_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    slopes_ptr: tl.tensor,
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
@@ -231,8 +326,12 @@ def masked_softmax_kernel(
     out_strides: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
+    bias_strides: tl.tensor,
+    slope_strides: tl.tensor,
+    stride_bk: tl.tensor,
     CAUSAL: tl.constexpr,
     SHARED: tl.constexpr,
+    BIAS_SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
     SKEWED: tl.constexpr,
@@ -240,6 +339,7 @@ def masked_softmax_kernel(
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     MASK_ALIGN: tl.constexpr,
+    BIAS_ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -262,7 +362,21 @@ def masked_softmax_kernel(
         mask_starts = row_starts(place, rows, mask_strides, shift, SKEWED, MASK_ALIGN)
         mask_ptr += mask_starts.base
         mask_at = mask_starts.steps
+    bias_at = x_at
+    if bias_ptr is not None:
+        bias_shift = head * stride_bk
+        bias_starts = row_starts(place, rows, bias_strides, bias_shift, SKEWED, BIAS_ALIGN)
+        bias_ptr += bias_starts.base
+        bias_at = bias_starts.steps
     head = head[:, None]
+    slope = slopes_ptr  # stays None without slopes
+    origin = slopes_ptr
+    if slopes_ptr is not None:
+        slope, origin = slopes_of_rows(
+            slopes_ptr, place, rows, slope_strides, q_strides, diagonal, ACC
+        )
+        slope = slope[:, None]
+        origin = origin[:, None] - head  # positions of a tile are counted from there
     limit = columns
     if PREFIX:
         limit = row_limits(
@@ -278,9 +392,12 @@ def masked_softmax_kernel(
     HALVES: tl.constexpr = PREFIX and ROWS == 1 and BLOCK >= 1024
     if HALVES and tl.max(tl.max(limit, axis=1), axis=0) <= HALF:
         _softmax_tile(
-            *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
-            *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
-            *(PREFIX, SHARED, FOLDED, EVEN, SKEWED, ALIGN, ACC, HALF),
+            *(x_ptr, mask_ptr, bias_ptr, out_ptr, scale),
+            slope,
+            origin,
+            *(columns, exist, limit),
+            *(head, x_at, mask_at, bias_at, out_at, stride_xk, stride_mk, stride_bk),
+            *(PREFIX, SHARED, BIAS_SHARED, FOLDED, EVEN, SKEWED, ALIGN, ACC, HALF),
         )
         cols = (HALF + tl.arange(0, HALF).to(rows.dtype))[None, :]
         zeros = tl.zeros([ROWS, HALF], out_ptr.dtype.element_ty)
@@ -290,7 +407,10 @@ def masked_softmax_kernel(
         tl.store(pointers(out_ptr, out_at, cols, SKEWED), zeros, mask=exist & (cols < whole))
     else:
         _softmax_tile(
-            *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
-            *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
-            *(PREFIX, SHARED, FOLDED, EVEN, SKEWED, ALIGN, ACC, BLOCK),
+            *(x_ptr, mask_ptr, bias_ptr, out_ptr, scale),
+            slope,
+            origin,
+            *(columns, exist, limit),
+            *(head, x_at, mask_at, bias_at, out_at, stride_xk, stride_mk, stride_bk),
+            *(PREFIX, SHARED, BIAS_SHARED, FOLDED, EVEN, SKEWED, ALIGN, ACC, BLOCK),
         )

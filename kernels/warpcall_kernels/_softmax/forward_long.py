@@ -26,7 +26,14 @@ from warpcall_kernels._softmax.device import (
     row_starts,
     unaligned_prefix,
 )
-from warpcall_kernels._softmax.forward import UNALIGNED, UNSPECIALIZED, factor_of
+from warpcall_kernels._softmax.forward import (
+    OF_BIAS,
+    UNALIGNED,
+    UNSPECIALIZED,
+    factor_of,
+    slopes_of_rows,
+    with_bias,
+)
 from warpcall_kernels._softmax.mask import BYTES, mask_of_row, masked_groups
 
 
@@ -34,12 +41,16 @@ from warpcall_kernels._softmax.mask import BYTES, mask_of_row, masked_groups
 def _scores(
     x_ptr: tl.tensor,
     mask: tl.tensor,
+    bias_ptr: tl.tensor,
     group: tl.tensor,
     cols: tl.tensor,
     limit: tl.tensor,
     scale: tl.tensor,
+    slope: tl.tensor,
+    origin: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
+    stride_bk: tl.tensor,
     FOLDED: tl.constexpr,
     ALIGN: tl.constexpr,
     HOW: tl.constexpr,
@@ -53,7 +64,14 @@ def _scores(
     x = tl.load(x_ptrs, mask=read, other=float("-inf"), eviction_policy=KEEP).to(ACC)
     if not FOLDED:
         x *= tl.full([], scale, ACC)
+    if slope is not None:
+        x += slope * (cols - origin).to(ACC)
     counts = cols < limit
+    if bias_ptr is not None:
+        bias_ptrs = bias_ptr + cols * stride_bk
+        bias = tl.load(bias_ptrs, mask=read, other=float("-inf"), eviction_policy=KEEP).to(ACC)
+        x = with_bias(x, bias)
+        counts = counts & (bias != float("-inf"))
     if MASKED:
         masked = masked_groups(mask, group, cols, limit, stride_mk, ALIGN, HOW)
         counts = counts & (masked == 0)
@@ -86,13 +104,15 @@ def part_of_row(
 
 
 @triton.jit(
-    do_not_specialize=(*UNSPECIALIZED, "mask_nbytes", "parts"),
-    do_not_specialize_on_alignment=UNALIGNED,
+    do_not_specialize=(*UNSPECIALIZED, *OF_BIAS, "mask_nbytes", "parts"),
+    do_not_specialize_on_alignment=(*UNALIGNED, "stride_bk"),
 )
 def masked_softmax_long_kernel(
     x_ptr: tl.tensor,
     mask_ptr: tl.tensor,
     lengths_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    slopes_ptr: tl.tensor,
     out_ptr: tl.tensor,
     stats_ptr: tl.tensor,
     scale: tl.float64,
@@ -109,6 +129,9 @@ def masked_softmax_long_kernel(
     out_strides: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
+    bias_strides: tl.tensor,
+    slope_strides: tl.tensor,
+    stride_bk: tl.tensor,
     mask_nbytes: tl.tensor,
     parts: tl.tensor,
     step: tl.tensor,
@@ -118,6 +141,7 @@ def masked_softmax_long_kernel(
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     HOW: tl.constexpr,
+    BIAS_ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     PASS: tl.constexpr,
     LANES: tl.constexpr,
@@ -154,6 +178,18 @@ def masked_softmax_long_kernel(
         mask_from = row_offset(place, mask_strides, 1) + head * stride_mk
         mask = mask_of_row(mask_ptr, mask_from, mask_nbytes, HOW)
         ends_mask = mask_of_row(mask_ptr, mask_from, mask_nbytes, BYTES)
+    if bias_ptr is not None:
+        bias_shift = row_heads * stride_bk
+        bias_starts = row_starts(place, rows, bias_strides, bias_shift, SKEWED, BIAS_ALIGN)
+        bias_ptr += row_start(bias_starts, BIAS_ALIGN)
+    slope = slopes_ptr  # stays None without slopes
+    origin = slopes_ptr
+    if slopes_ptr is not None:
+        slope, origin = slopes_of_rows(
+            slopes_ptr, place, rows, slope_strides, q_strides, diagonal, ACC
+        )
+        slope = tl.max(slope, axis=0)
+        origin = tl.max(origin, axis=0) - head
     factor = factor_of(scale, FOLDED, ACC)
     groups = tl.arange(0, GROUPS)[:, None].to(rows.dtype)
     block = groups * ALIGN + tl.arange(0, ALIGN)[None, :]
@@ -165,8 +201,11 @@ def masked_softmax_long_kernel(
         x_ends, ends_count = _scores(
             x_ptr,
             ends_mask,
+            bias_ptr,
             *(ends, ends, limit, scale),
-            *(stride_xk, stride_mk, FOLDED, 1, BYTES, ACC, MASKED, ""),
+            slope,
+            origin,
+            *(stride_xk, stride_mk, stride_bk, FOLDED, 1, BYTES, ACC, MASKED, ""),
         )
     if PASS != BOTH:
         stats_ptr += ((place.outer * inner + place.inner) * count + place.row) * parts * 2
@@ -184,8 +223,11 @@ def masked_softmax_long_kernel(
             x = _scores(
                 x_ptr,
                 mask,
+                bias_ptr,
                 *(first // ALIGN + groups, cols, most, scale),
-                *(stride_xk, stride_mk, FOLDED, ALIGN, HOW, ACC, MASKED, "evict_last"),
+                slope,
+                origin,
+                *(stride_xk, stride_mk, stride_bk, FOLDED, ALIGN, HOW, ACC, MASKED, "evict_last"),
             )[0]
             higher = tl.maximum(peak, tl.max(x, axis=1))
             base = base_of(higher)
@@ -222,16 +264,32 @@ def masked_softmax_long_kernel(
                 x, counts = _scores(
                     x_ptr,
                     mask,
+                    bias_ptr,
                     *(first // ALIGN + groups, cols, most, scale),
-                    *(stride_xk, stride_mk, FOLDED, ALIGN, HOW, ACC, MASKED, "evict_first"),
+                    slope,
+                    origin,
+                    *(
+                        stride_xk,
+                        stride_mk,
+                        stride_bk,
+                        FOLDED,
+                        ALIGN,
+                        HOW,
+                        ACC,
+                        MASKED,
+                        "evict_first",
+                    ),
                 )
                 y = tl.where(counts, tl.exp2((x - top) * factor) * share, 0.0)
         else:
             x, counts = _scores(
                 x_ptr,
                 mask,
+                bias_ptr,
                 *(first // ALIGN + groups, cols, most, scale),
-                *(stride_xk, stride_mk, FOLDED, ALIGN, HOW, ACC, MASKED, "evict_first"),
+                slope,
+                origin,
+                *(stride_xk, stride_mk, stride_bk, FOLDED, ALIGN, HOW, ACC, MASKED, "evict_first"),
             )
             y = tl.where(counts, tl.exp2((x - top) * factor) * share, 0.0)
         tl.store(out_ptr + cols, y.to(dtype), mask=cols < end, eviction_policy="evict_first")

@@ -39,13 +39,13 @@ from warpcall_kernels._transpose.strides import (
     contiguous_strides,
     reach,
 )
-from warpcall_kernels.op.launch import Launch, Layout
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout
 
 # Scales that are folded into the factor of the exponential: the products are finite in fp32.
 FOLDED_SCALES = (2.0**-64, 2.0**64)
 MOST_QUERIES = 1 << 30  # whose numbers fit into 32 bits, with those of a tile
 NEVER = 1 << 62  # bytes of a row that no row has
-X, MASK, LENGTHS, Q, OUT = range(5)  # the operands, as `Rows.strides` has them
+X, MASK, LENGTHS, Q, OUT, BIAS, SLOPES = range(7)  # the operands, as `Rows.strides` has them
 
 
 KERNELS = {
@@ -54,6 +54,14 @@ KERNELS = {
     Variant.LONG: masked_softmax_long_kernel,
     Variant.SPLIT: masked_softmax_split_kernel,
 }
+
+
+class BiasLayout(NamedTuple):
+    """How what is added to the scores lies in memory."""
+
+    itemsize: int  # of the bias; 0 without one
+    stride: int  # elements between the biases of neighbouring positions
+    align: int  # what divides where rows of the bias begin; of skewed rows, their groups
 
 
 class Call(NamedTuple):
@@ -67,11 +75,12 @@ class Call(NamedTuple):
     queries: int | None  # Q if the rows of several causal matrices are one dim
     beside: Tile | None  # the tile of rows that lie side by side, with their positions far apart
     scale: float
+    bias: BiasLayout | None  # None without bias and slopes
 
     @property
     def folded(self) -> bool:
         """Whether the scale is folded into the factor of the exponential."""
-        return FOLDED_SCALES[0] <= self.scale <= FOLDED_SCALES[1]
+        return self.bias is None and FOLDED_SCALES[0] <= self.scale <= FOLDED_SCALES[1]
 
     @property
     def negative(self) -> bool:
@@ -81,16 +90,30 @@ class Call(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether all positions of the rows count and lie in whole accesses."""
-        return self.mask is None and not self.prefix and not self.layout.skewed
+        plain = self.mask is None and not self.prefix and self.bias is None
+        return plain and not self.layout.skewed
 
     @property
     def mask_is_unaligned(self) -> bool:
         """Whether the masks of a group take more than one access."""
         return self.mask is not None and self.mask_align < self.layout.access
 
+    @property
+    def bias_is_unaligned(self) -> bool:
+        """Whether the biases of a group take more accesses than their bytes do."""
+        if self.bias is None or not self.bias.itemsize:
+            return False
+        return self.bias.align < min(self.layout.access, VECTOR_BYTES // self.bias.itemsize)
+
 
 def describe(
-    x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
+    x: Layout,
+    mask: Layout | None,
+    lengths: Layout | None,
+    scale: float,
+    causal: bool,
+    bias: Layout | None = None,
+    slopes: Layout | None = None,
 ) -> Call | None:
     """The rows of a call, or None if their strides fit no plan."""
     shape, columns, itemsize = x.shape, x.shape[-1], x.dtype.itemsize
@@ -100,14 +123,27 @@ def describe(
         mask_strides = broadcast_strides(mask.shape, mask.strides, len(shape))
     if lengths is not None:
         lengths_strides = broadcast_strides(lengths.shape, lengths.strides, len(absent))
-    q_strides = row_index_strides(len(absent)) if causal else absent
+    bias_strides, slope_strides = (*absent, 0), absent
+    if bias is not None:
+        bias_strides = broadcast_strides(bias.shape, bias.strides, len(shape))
+    if slopes is not None:
+        slope_strides = broadcast_strides((*slopes.shape, 1), (*slopes.strides, 0), len(absent))
+    takes_q = causal or slopes is not None
+    q_strides = row_index_strides(len(absent)) if takes_q else absent
     out_strides = contiguous_strides(shape)[:-1]
-    along = (x.strides[:-1], mask_strides[:-1], lengths_strides, q_strides, out_strides)
+    along = (
+        *(x.strides[:-1], mask_strides[:-1], lengths_strides, q_strides, out_strides),
+        *(bias_strides[:-1], slope_strides),
+    )
     shared = None if mask is None else MASK
+    if bias is not None:
+        shared = BIAS
     queries = None
     far = x.strides[-1] > constants.MAX_COLUMN_STRIDE and columns > 1
+    if far and (bias is not None or slopes is not None):
+        return None
     rows = plan_rows(shape[:-1], along, shared, columns * itemsize, (X,) if far else ())
-    if causal and not far and math.prod(shape[:-2]) > 1:
+    if causal and slopes is None and not far and math.prod(shape[:-2]) > 1:
         rows, queries = _as_one_dim(shape, along, shared, columns * itemsize) or (rows, None)
     if rows is None:
         return None
@@ -121,7 +157,8 @@ def describe(
         align = alignment(itemsize, [begin, columns, *strides[X], *strides[OUT]])
     operands = ((strides[X],), strides[OUT], (x_stride,), (x.address,))
     layout = RowLayout(rows, columns, itemsize, align, *operands)
-    layout = layout.skew(constants.SKEWED_BYTES, constants.SPLIT_BYTES_FORWARD.get(itemsize, NEVER))
+    splits = constants.SPLIT_BYTES_FORWARD if bias is None and slopes is None else {}
+    layout = layout.skew(constants.SKEWED_BYTES, splits.get(itemsize, NEVER))
     if mask is not None and mask_stride == 1:
         if not layout.skewed:
             mask_align = alignment(1, [mask.address, columns, *strides[MASK]])
@@ -129,7 +166,22 @@ def describe(
             same = congruent((strides[MASK],), strides[OUT], layout.group)
             mask_align = layout.group if same else 1
     prefix = causal or lengths is not None
-    return Call(layout, mask, mask_stride, mask_align, prefix, queries, beside, scale)
+    added = None
+    if bias is not None or slopes is not None:
+        added = _bias_layout(layout, bias, bias_strides[-1])
+    return Call(layout, mask, mask_stride, mask_align, prefix, queries, beside, scale, added)
+
+
+def _bias_layout(layout: RowLayout, bias: Layout | None, stride: int) -> BiasLayout:
+    if bias is None:
+        return BiasLayout(0, 0, 1)
+    itemsize, align, strides = bias.dtype.itemsize, 1, layout.rows.strides
+    if stride == 1 and not layout.skewed:
+        align = alignment(itemsize, [bias.address // itemsize, layout.columns, *strides[BIAS]])
+    elif stride == 1 and bias.address == 0:
+        same = congruent((strides[BIAS],), strides[OUT], layout.group)
+        align = layout.group if same else 1
+    return BiasLayout(itemsize, stride, align)
 
 
 def _as_one_dim(
@@ -190,6 +242,8 @@ def fits_split(call: Call) -> bool:
     takes more registers, and so fewer programs run at once.
     """
     layout = call.layout
+    if call.bias is not None:
+        return False
     if layout.itemsize not in constants.SPLIT_FORWARD or layout.column_strides != (1,):
         return False
     if not (call.folded or call.negative) or layout.access != layout.group:
@@ -202,7 +256,7 @@ def fits_split(call: Call) -> bool:
 def fits_short(call: Call) -> bool:
     """Whether rows are read as runs: many short ones, whose masks are shared or lie as they do."""
     layout = call.layout
-    if not is_run(layout) or layout.rows.total < constants.SHORT_ROWS:
+    if not is_run(layout) or layout.rows.total < constants.SHORT_ROWS or call.bias is not None:
         return False
     if call.mask is None:
         return True
@@ -229,7 +283,8 @@ def choose(call: Call) -> Variant:
         return Variant.TILE
     if fits_short(call):
         return Variant.SHORT
-    most = constants.HELD_BYTES_MASKED if call.mask_is_unaligned else constants.HELD_BYTES
+    unaligned = call.mask_is_unaligned or call.bias_is_unaligned
+    most = constants.HELD_BYTES_MASKED if unaligned else constants.HELD_BYTES
     splits = fits_split(call)
     if splits:
         most = min(most, constants.SPLIT_BYTES_FORWARD[call.layout.itemsize])
@@ -283,6 +338,7 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
     """The tile of a program, and the arguments that only the kernel of this variant has."""
     layout, itemsize = call.layout, call.layout.itemsize
     shares_mask = layout.rows.strides[MASK].row == 0
+    shares_bias = call.bias is not None and layout.rows.strides[BIAS].row == 0
     if variant is Variant.SHORT:
         run = plan_run(layout)
         own = {"SHARED": shares_mask, "MASKS": BITS[run.per], **run.constants(layout)}
@@ -303,6 +359,7 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
     return tile, own | own_registers | {
         "MASK_ALIGN": call.mask_align,
         "SHARED": shares_mask and not layout.skewed,
+        "BIAS_SHARED": shares_bias and not layout.skewed,
         "EVEN": full and not call.prefix and not layout.skewed,
         "BESIDE": call.beside is not None,
         "ROWS": tile.rows,
@@ -311,12 +368,18 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
 
 
 def plan(
-    x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
+    x: Layout,
+    mask: Layout | None,
+    lengths: Layout | None,
+    scale: float,
+    causal: bool,
+    bias: Layout | None = None,
+    slopes: Layout | None = None,
 ) -> Launch | None:
     """The launch; None if the operands must be copied first, or if there is nothing to compute."""
     if not math.prod(x.shape):
         return None
-    call = describe(x, mask, lengths, scale, causal)
+    call = describe(x, mask, lengths, scale, causal, bias, slopes)
     if call is None:
         return None
     variant = choose(call)
@@ -324,7 +387,9 @@ def plan(
     rows = call.layout.rows
     sign = -1 if variant is Variant.SPLIT and call.negative else 1  # see `negative_words`
     shared = {"scale": sign * float(scale), "x_strides": rows.strides[X]}
-    shared |= call.layout.arguments(tile, call.mask_stride)
+    shared |= call.layout.arguments(
+        tile, call.mask_stride, 0 if call.bias is None else call.bias.stride
+    )
     taken = own.get("take", own.get("TAKEN", tile.rows))
     grid = rows.grid(taken)
     words = 0
@@ -335,7 +400,7 @@ def plan(
             own_types = (None, None, tl.uint64)
             return Launch(softmax_split_kernel, grid, shared | own, own_types, variant, words)
     shared |= {
-        "diagonal": x.shape[-1] - x.shape[-2] + 1 if causal else 0,
+        "diagonal": x.shape[-1] - x.shape[-2] + 1 if causal or slopes is not None else 0,
         "queries": call.queries,
         "mask_strides": rows.strides[MASK],
         "lengths_strides": rows.strides[LENGTHS],
@@ -348,6 +413,15 @@ def plan(
     if variant is Variant.SPLIT:
         return Launch(KERNELS[variant], grid, shared | own, (*types, tl.uint64), variant, words)
     shared |= {"FOLDED": call.folded, "ACC": acc} | own
+    if variant is Variant.SHORT:
+        return Launch(KERNELS[variant], grid, shared, types, variant)
+    types = (*types, None, None)
+    shared |= {
+        "bias_strides": None if bias is None else rows.strides[BIAS],
+        "slope_strides": None if slopes is None else rows.strides[SLOPES],
+        "stride_bk": 0 if call.bias is None else call.bias.stride,
+        "BIAS_ALIGN": 1 if call.bias is None else call.bias.align,
+    }
     if variant is Variant.LONG:
         return long_launch(KERNELS[variant], rows, shared, (*types, acc), words_of_part=2)
     return Launch(KERNELS[variant], grid, shared, types, variant)

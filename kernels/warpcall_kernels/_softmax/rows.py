@@ -130,8 +130,12 @@ class RowLayout(NamedTuple):
         )
         return self._replace(skewed=skewed)
 
-    def arguments(self, tile: Tile, mask_stride: int = 0) -> dict[str, Any]:
-        """The arguments that all kernels have, for programs with such a tile."""
+    def arguments(self, tile: Tile, *other_strides: int) -> dict[str, Any]:
+        """The arguments that all kernels have, for programs with such a tile.
+
+        Args:
+            other_strides: elements between positions of mask and bias.
+        """
         rows = self.rows
         return {
             "columns": self.columns,
@@ -139,7 +143,7 @@ class RowLayout(NamedTuple):
             "inner": rows.inner,
             "count": rows.count,
             "out_strides": self.out,
-            "WIDE": is_wide(rows, tile, self.columns, (*self.column_strides, mask_stride)),
+            "WIDE": is_wide(rows, tile, self.columns, (*self.column_strides, *other_strides)),
             "num_warps": tile.warps,
         }
 

@@ -77,6 +77,27 @@ CALLS = [
         "broadcastable to (2, 3)",
     ),
     (
+        "masked-softmax",
+        {"x": given("F32", 2, 3, 4, 5), "mask": given("U8", 2, 5)},
+        {},
+        "mask",
+        "pass mask[:, None, None]",
+    ),
+    (
+        "masked-softmax",
+        {"x": given("F32", 2, 3, 4, 5), "bias": given("BF16", 2, 5)},
+        {},
+        "bias",
+        "pass bias[:, None, None]",
+    ),
+    (
+        "masked-softmax",
+        {"x": given("F32", 2, 3, 4, 5), "slopes": given("F32", 2)},
+        {},
+        "slopes",
+        "must have shape (3,)",
+    ),
+    (
         "masked-softmax-backward",
         {"grad_output": given("F32", 2, 3), "output": given("F32", 3, 2)},
         {},

@@ -159,7 +159,7 @@ def test_ops_on_a_terminal_fit_80_columns(warpcall: Command) -> None:
     [
         (["ops", "iss"], []),
         (["ops", "is"], ["isin"]),
-        (["run", "masked-s"], ["masked-softmax", "masked-softmax-backward"]),
+        (["run", "masked-softmax-b"], ["masked-softmax-backward", "masked-softmax-bias-backward"]),
         (["bench", "perm"], ["permute"]),
         (["who"], ["whoami"]),
     ],

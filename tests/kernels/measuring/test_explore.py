@@ -69,7 +69,7 @@ def test_the_cases_of_a_seed_are_the_same_on_each_machine() -> None:
 
     assert names == [
         "#5 channel shuffle, channels last: [3,1124,8,8,64] fp32, dims (0,1,2,4,3)",
-        "#5 [2,2,7,333] fp16, mask [2,1,7,333] u8, scale -2.0",
+        "#5 [1,1,1,8192] fp16, bias [1,1,1,8192] bf16",
         "#5 [651,112] fp16, test_elements [1] (sparse values)",
     ]
 

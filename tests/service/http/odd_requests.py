@@ -16,6 +16,7 @@ OPS = (
     "permute",
     "masked-softmax",
     "masked-softmax-backward",
+    "masked-softmax-bias-backward",
     "conv",
     "conv-backward",
     "transpose-add",

@@ -20,7 +20,7 @@ def test_every_op_is_listed_and_described(http: httpx.Client) -> None:
 
     assert [op["name"] for op in listed] == [
         *("conv", "conv-backward", "isin", "masked-softmax", "masked-softmax-backward"),
-        *("permute", "transpose-add"),
+        *("masked-softmax-bias-backward", "permute", "transpose-add"),
     ]
     for op in listed:
         assert http.get(f"/v1/kernels/{op['name']}").json() == op
