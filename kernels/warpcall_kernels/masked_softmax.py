@@ -24,6 +24,7 @@ from warpcall_kernels._softmax.constants import MAX_COLUMN_STRIDE
 from warpcall_kernels._softmax.forward_plan import plan
 from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
 from warpcall_kernels._softmax.rows import Variant
+from warpcall_kernels._softmax.sums import masked_positions, sums
 from warpcall_kernels._transpose.contiguous import contiguous
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.masked_softmax_bias_backward import masked_softmax_bias_backward
@@ -49,7 +50,7 @@ from warpcall_kernels.op.launch import (
     runs_kernel,
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
-from warpcall_kernels.op.tolerance import Sums, SumTolerance, exponential_amplification
+from warpcall_kernels.op.tolerance import SumTolerance
 
 MASKS = (torch.bool, torch.uint8)
 WITHOUT_BIAS = (Variant.SHORT, Variant.SPLIT)  # whose kernels take no bias and no slopes
@@ -250,7 +251,7 @@ def masked_softmax_reference(
     """The same in plain torch."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     bias = None if bias is None else bias.to(dtype)
-    masked = _masked(x, mask, lengths, causal, bias)
+    masked = masked_positions(x, mask, lengths, causal, bias)
     scores = x.to(dtype) * scale
     if slopes is not None:
         scores = scores + slopes.to(dtype)[:, None, None] * checks.distances(x.shape, x.device)
@@ -260,63 +261,6 @@ def masked_softmax_reference(
         return scores.softmax(-1).to(x.dtype)
     scores = scores.masked_fill_(masked, -math.inf)
     return scores.softmax(-1).masked_fill_(masked, 0).to(x.dtype)
-
-
-def _masked(
-    x: Tensor, mask: Tensor | None, lengths: Tensor | None, causal: bool, bias: Tensor | None
-) -> Tensor | None:
-    """Where positions do not count, broadcastable to x; None if all of them count."""
-    parts = [checks.beyond_prefix(x.shape, lengths, causal, x.device)]
-    parts += [None if mask is None else mask != 0, None if bias is None else bias == -math.inf]
-    given = [part for part in parts if part is not None]
-    return functools.reduce(torch.logical_or, given) if given else None
-
-
-def _sums(
-    x: Tensor,
-    mask: Tensor | None = None,
-    lengths: Tensor | None = None,
-    scale: float = 1.0,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    slopes: Tensor | None = None,
-) -> dict[str, Sums]:
-    """Errors are relative to each result, however small: all terms of the sum are positive.
-
-    The sum of a row has K terms, which are exponentials of the scores that count. A score is a sum
-    itself, and rounded as its terms are.
-    """
-    masked = _masked(x, mask, lengths, causal, bias)
-    sizes = x.abs().masked_fill_(~x.isfinite(), 0)
-    if bias is not None or slopes is not None:
-        sizes = _sizes_of_sums(x, masked, scale, bias, slopes)
-        scale = 1.0
-    if masked is not None:
-        sizes.masked_fill_(masked, 0)
-    largest = sizes.amax(-1, keepdim=True) if x.shape[-1] else sizes.new_zeros(())
-    amplification = exponential_amplification(abs(scale) * largest.double())
-    return {"out": Sums(x.shape[-1], amplification=amplification)}
-
-
-def _sizes_of_sums(
-    x: Tensor, masked: Tensor | None, scale: float, bias: Tensor | None, slopes: Tensor | None
-) -> Tensor:
-    """The sizes of the terms of each score; 0 where it is so low that its exponential is 0."""
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    scores = x.to(dtype) * scale
-    sizes = scores.abs()
-    terms = [] if bias is None else [bias.to(dtype)]
-    if slopes is not None:
-        terms += [slopes.to(dtype)[:, None, None] * checks.distances(x.shape, x.device)]
-    for term in terms:
-        scores += term
-        sizes += term.abs()
-    if masked is not None:
-        scores.masked_fill_(masked, -math.inf)
-    if x.shape[-1]:
-        low = scores.amax(-1, keepdim=True) + math.log(torch.finfo(dtype).tiny) - 20
-        sizes.masked_fill_(scores < low, 0)
-    return sizes.masked_fill_(~sizes.isfinite(), 0)
 
 
 def _bytes_moved(
@@ -478,6 +422,26 @@ TUNING = (
         [((2048, 1, 128),), ((4096, 2, None),), ((4096, 4, 80),)],
         ("[4096, 32768] bf16",),
     ),
+    TunedConstants(
+        "_softmax.constants",
+        ("HELD_BYTES_ADDED",),
+        [(16_384,), (32_768,), (65_536,)],
+        ("keys [2048, 16384]", "full [2048, 32768]"),
+    ),
+    TunedConstants(
+        "_softmax.constants",
+        ("MIN_SHARED_BIAS",),
+        [(2,), (4,), (64,), (1 << 30,)],
+        (
+            "T5 [32, 16, 512, 512] fp16",
+            "Swin [2048",
+            "Swin [1024",
+            "BEiT",
+            "pairs",
+            "BLOOM",
+            "float mask",
+        ),
+    ),
 )
 
 OP = Op(
@@ -528,7 +492,7 @@ OP = Op(
             default=False,
         ),
     ),
-    tolerance=SumTolerance(_sums),
+    tolerance=SumTolerance(sums),
     differentiable=("x", "bias"),
     derive=_derive,
     sizes=(

@@ -21,7 +21,16 @@ from warpcall_kernels._softmax.constants import MAX_COLUMN_STRIDE
 from warpcall_kernels._transpose.contiguous import contiguous
 from warpcall_kernels.masked_softmax_backward import _infer as infer_grad_x
 from warpcall_kernels.op.cases import Case, Sample
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Param,
+    Size,
+    TensorLike,
+    TunedConstants,
+)
 from warpcall_kernels.op.launch import (
     Layout,
     LayoutKey,
@@ -177,6 +186,44 @@ CASES = (
     *(_case(one, large=True) for one in common_cases.BIASED_LARGE),
 )
 
+SUMMED = (
+    "BERT",
+    "T5 [32, 16, 512, 512] fp16",
+    "Swin [2048",
+    "BLOOM",
+    "float mask",
+    "full [8, 16, 1024, 1024] bf16",
+)
+TUNING = (
+    TunedConstants(
+        "_softmax.constants", ("BIAS_TILE_BYTES",), [(1024,), (2048,), (4096,), (8192,)], SUMMED
+    ),
+    TunedConstants(
+        "_softmax.constants",
+        ("BIAS_WARPS", "BIAS_PARTS_SHARE", "BIAS_LEAST_STEPS"),
+        [
+            (2112, 1 / 24, 4),
+            (4224, 1 / 24, 4),
+            (8192, 1 / 24, 4),
+            (16_384, 1 / 12, 4),
+            (16_384, 1 / 12, 1),
+        ],
+        ("BERT", "Swin [2048", "BEiT", "pairs", "BLOOM", "decode", "keys"),
+    ),
+    TunedConstants(
+        "_softmax.constants",
+        ("HELD_BYTES_BIAS",),
+        [(16_384,), (32_768,), (65_536,)],
+        ("keys", "decode"),
+    ),
+    TunedConstants(
+        "_softmax.constants",
+        ("BIAS_BLOCK", "BIAS_BLOCK_WARPS"),
+        [(2048, 2), (4096, 4), (8192, 4), (8192, 8)],
+        ("full [2048, 32768]", "full [512, 65536]"),
+    ),
+)
+
 OP = Op(
     name="masked-softmax-bias-backward",
     function=masked_softmax_bias_backward,
@@ -204,6 +251,7 @@ OP = Op(
     cases=CASES,
     params=(Param("scale", "float", "the scale that masked-softmax was called with", default=1.0),),
     tolerance=SumTolerance(_sums),
+    tuning=TUNING,
     derive=_derive,
     sizes=(
         Size(

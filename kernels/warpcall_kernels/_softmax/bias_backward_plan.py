@@ -128,7 +128,7 @@ def choose_tiles(columns: int, itemsize: int, count: int) -> Tiles:
         count: rows along the dims in which the rows of a tile lie.
     """
     nbytes = held_bytes(columns, itemsize, 2)
-    per_warp = constants.TILE_BYTES
+    per_warp = constants.BIAS_TILE_BYTES
     if nbytes > constants.HELD_BYTES_BIAS:
         block = constants.BIAS_BLOCK // itemsize
         return Tiles(1, block, constants.BIAS_BLOCK_WARPS, -(-columns // block))

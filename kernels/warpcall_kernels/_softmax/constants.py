@@ -133,7 +133,14 @@ BESIDE_OTHERS_BYTES = {2: 4096, 4: 16384, 8: 16384}
 # Programs of a call below which tiles of more than this have too few rows each. [3, 200, 1000] fp32: 8.6 us, copied 6.1.
 BESIDE_PROGRAMS, BESIDE_FEW_BYTES = 128, 8192
 
-# The gradient of a bias. Bytes of a row of both operands up to which a program holds it, with the sums of the bias.
+# Bytes of a forward row up to which it is held if it has a bias or slopes.
+HELD_BYTES_ADDED = 65536
+# As MIN_SHARED, of rows that have the same row of a bias.
+MIN_SHARED_BIAS = 2
+
+# The gradient of a bias. Bytes of rows of both operands that a warp takes.
+BIAS_TILE_BYTES = 2048
+# Bytes of a row of both operands up to which a program holds it, with the sums of the bias.
 HELD_BYTES_BIAS = 65536
 # Bytes of a block of a longer row, and the warps of its program.
 BIAS_BLOCK, BIAS_BLOCK_WARPS = 4096, 4

@@ -142,7 +142,9 @@ def describe(
     far = x.strides[-1] > constants.MAX_COLUMN_STRIDE and columns > 1
     if far and (bias is not None or slopes is not None):
         return None
-    rows = plan_rows(shape[:-1], along, shared, columns * itemsize, (X,) if far else ())
+    least_shared = None if bias is None else constants.MIN_SHARED_BIAS
+    beside_x = (X,) if far else ()
+    rows = plan_rows(shape[:-1], along, shared, columns * itemsize, beside_x, least_shared)
     if causal and slopes is None and not far and math.prod(shape[:-2]) > 1:
         rows, queries = _as_one_dim(shape, along, shared, columns * itemsize) or (rows, None)
     if rows is None:
@@ -284,7 +286,8 @@ def choose(call: Call) -> Variant:
     if fits_short(call):
         return Variant.SHORT
     unaligned = call.mask_is_unaligned or call.bias_is_unaligned
-    most = constants.HELD_BYTES_MASKED if unaligned else constants.HELD_BYTES
+    held = constants.HELD_BYTES if call.bias is None else constants.HELD_BYTES_ADDED
+    most = min(held, constants.HELD_BYTES_MASKED) if unaligned else held
     splits = fits_split(call)
     if splits:
         most = min(most, constants.SPLIT_BYTES_FORWARD[call.layout.itemsize])

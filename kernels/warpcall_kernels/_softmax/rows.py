@@ -171,6 +171,7 @@ def plan_rows(
     shared: int | None,
     row_bytes: int,
     beside: Sequence[int] = (),
+    least_shared: int | None = None,
 ) -> Rows | None:
     """Merge dims and choose the one to cut into tiles.
 
@@ -181,6 +182,7 @@ def plan_rows(
             None.
         row_bytes: of a row of x.
         beside: operands whose rows must lie side by side in the dim that is cut into tiles.
+        least_shared: rows that must have the same row of the shared operand; None for those of a mask.
 
     Returns:
         The plan, or None when more than three dims remain, or no dim has its rows side by side.
@@ -188,7 +190,8 @@ def plan_rows(
     merged = merge(sizes, *strides)
     if len(merged) > OUTER_DIMS + 1:
         return None
-    tiled: int | None = _tile_dim(merged, shared, row_bytes)
+    least = constants.MIN_SHARED if least_shared is None else least_shared
+    tiled: int | None = _tile_dim(merged, shared, row_bytes, least)
     if beside:
         tiled = _dim_beside(merged, beside)
     if tiled is None:
@@ -235,7 +238,10 @@ def beside_tile(columns: int, itemsize: int, rows: Rows, *, all_so: bool = True)
 
 
 def _tile_dim(
-    merged: Sequence[tuple[int, tuple[int, ...]]], shared: int | None, row_bytes: int
+    merged: Sequence[tuple[int, tuple[int, ...]]],
+    shared: int | None,
+    row_bytes: int,
+    least_shared: int,
 ) -> int:
     """The innermost dim along which the shared operand repeats, or else the longest.
 
@@ -248,7 +254,7 @@ def _tile_dim(
     repeats = [
         i
         for i, (size, strides) in enumerate(merged)
-        if shared is not None and strides[shared] == 0 and size >= constants.MIN_SHARED
+        if shared is not None and strides[shared] == 0 and size >= least_shared
     ]
     worthwhile = [i for i in repeats if i in filling] or (filling if repeats else [])
     longest = max(range(len(merged)), key=lambda i: (merged[i][0], i), default=0)

@@ -40,7 +40,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plan as if few warps filled a device, and parts took no memory: small sums have parts, too."""
     monkeypatch.setattr(constants, "BIAS_PARTS_SHARE", 1000.0)
     monkeypatch.setattr(constants, "BIAS_LEAST_STEPS", 1)
-    monkeypatch.setattr(constants, "TILE_BYTES", 512)
+    monkeypatch.setattr(constants, "BIAS_TILE_BYTES", 512)
     backward._plan.cache_clear()
     yield
     backward._plan.cache_clear()
