@@ -72,6 +72,7 @@ PLATFORM = (
     "uploads",
     "artefacts",
     "jobs",
+    "groups",
     "monitors",
     "compile_reports",
     "evaluations",

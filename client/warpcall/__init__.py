@@ -7,7 +7,7 @@
 
 Public names: Client, StoredTensor, Program and Job with their forms for asyncio (AsyncClient,
 AsyncStoredTensor, AsyncProgram, AsyncJob), Answer, what a job is asked for (JobRequest) and what it
-returns (Results, Comparison, History and others), what declares the launches of verified kernels
+returns (Results, Comparison, History and others), JobGroup for several models of a GPU, what declares the launches of verified kernels
 (launches, Launch), the server's OpInfo, Device, Node and Health,
 the user who calls (Me), and the errors of `warpcall.errors`.
 """
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from warpcall._async_client import AsyncClient
     from warpcall._client import Client
     from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact
+    from warpcall._jobs.groups import AsyncJobGroup, JobGroup
     from warpcall._jobs.job import AsyncJob, Job
     from warpcall._jobs.scratch import ScratchResult
     from warpcall._launches import Launch, launches
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from warpcall.compile_reports import CompileReport, KernelReport
     from warpcall.devices import Device
     from warpcall.evaluations import EvaluatedCase, Evaluation, Failure
+    from warpcall.groups import GroupInfo, GroupPart, GroupResults, GroupRow
     from warpcall.health import Health, Lane
     from warpcall.implementations import Implementation, ImplementationDetails
     from warpcall.jobs import (
@@ -98,6 +100,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "AsyncJobArtefact",
+    "AsyncJobGroup",
     "AsyncProgram",
     "AsyncStoredTensor",
     "Board",
@@ -115,6 +118,10 @@ __all__ = [
     "Evaluation",
     "Failure",
     "Forbidden",
+    "GroupInfo",
+    "GroupPart",
+    "GroupResults",
+    "GroupRow",
     "Health",
     "History",
     "HistoryPoint",
@@ -126,6 +133,7 @@ __all__ = [
     "JobDetails",
     "JobEvent",
     "JobFailed",
+    "JobGroup",
     "JobInfo",
     "JobPreview",
     "JobRequest",
@@ -182,6 +190,7 @@ _LAZY = {
     "AsyncClient": "_async_client",
     "AsyncJob": "_jobs.job",
     "AsyncJobArtefact": "_jobs.artefacts",
+    "AsyncJobGroup": "_jobs.groups",
     "AsyncProgram": "_program",
     "AsyncStoredTensor": "_tensors",
     "Board": "jobs.results",
@@ -195,6 +204,10 @@ _LAZY = {
     "EvaluatedCase": "evaluations",
     "Evaluation": "evaluations",
     "Failure": "evaluations",
+    "GroupInfo": "groups",
+    "GroupPart": "groups",
+    "GroupResults": "groups",
+    "GroupRow": "groups",
     "Health": "health",
     "History": "jobs.results",
     "HistoryPoint": "jobs.results",
@@ -204,13 +217,14 @@ _LAZY = {
     "JobArtefact": "_jobs.artefacts",
     "JobDetails": "jobs",
     "JobEvent": "jobs",
+    "JobGroup": "_jobs.groups",
     "JobInfo": "jobs",
     "JobPreview": "jobs",
     "JobRequest": "jobs.request",
+    "KernelReport": "compile_reports",
     "Lane": "health",
     "Launch": "_launches",
     "Me": "users",
-    "KernelReport": "compile_reports",
     "Measurement": "jobs.results",
     "Monitor": "monitors",
     "MonitorDetails": "monitors",

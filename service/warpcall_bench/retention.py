@@ -18,6 +18,7 @@ import typer
 from sqlalchemy.orm import Session
 
 from warpcall_bench.artefacts import database as artefacts
+from warpcall_bench.groups import database as groups
 from warpcall_bench.jobs import expiry
 from warpcall_bench.settings import BenchSettings
 from warpcall_bench.shares import database as shares
@@ -78,6 +79,7 @@ def delete_some(session: Session, settings: BenchSettings) -> bool:
         if numbers:
             artefacts.delete_of_jobs(session, numbers)
             shares.delete_of_jobs(session, numbers)
+            groups.delete_of_jobs(session, numbers)
             expiry.delete_jobs(session, numbers)
             return True
     if settings.event_days:

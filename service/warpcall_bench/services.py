@@ -19,6 +19,9 @@ from warpcall_bench.evaluations.batches import Batches
 from warpcall_bench.evaluations.models import BatchRequest, EvaluationRequest
 from warpcall_bench.evaluations.service import Evaluations
 from warpcall_bench.forms.routes import forms
+from warpcall_bench.groups.models import GroupRequest
+from warpcall_bench.groups.routes import groups as group_routes
+from warpcall_bench.groups.service import GroupService
 from warpcall_bench.jobs import queue
 from warpcall_bench.jobs import routes as job_routes
 from warpcall_bench.jobs.models import JobChange, JobRequest, ScratchRequest
@@ -57,6 +60,7 @@ SCHEMAS = (
     BatchRequest,
     JobRequest,
     ScratchRequest,
+    GroupRequest,
     MonitorChange,
     MonitorRequest,
     ShareRequest,
@@ -90,6 +94,7 @@ class Services:
             *(settings, engine, store, self._modules, self._sandbox, self._checks),
             *(core.accounts, core.nodes, self._artefacts, core.traces),
         )
+        self._groups = GroupService(self.jobs, core.accounts.quotas)
         self.monitors = MonitorService(settings, self.jobs, core.accounts.quotas)
         self._uploads = UploadService(
             *(settings, engine, store, self._modules, self._sandbox, self._checks),
@@ -152,6 +157,7 @@ class Services:
         return [
             job_routes.jobs(jobs, core.stopping),
             job_routes.scratch_runs(settings, jobs),
+            group_routes(self._groups, jobs),
             evaluation_routes.evaluations(settings, self._evaluations, self._batches, jobs),
             summary_routes.summaries(jobs),
             artefact_routes(jobs, self._artefacts),
@@ -163,10 +169,13 @@ class Services:
             compile_reports(settings, self._reports),
             verifications(settings, self._verifications),
             pages(
-                *(engine, jobs, uploads, self._shares, core.nodes, self._artefacts),
+                *(engine, jobs, self._groups, uploads, self._shares, core.nodes, self._artefacts),
                 lambda: self._sandbox.status,
             ),
-            forms(core, settings, jobs, uploads, self._shares, self.monitors, self._reports),
+            forms(
+                *(core, settings, jobs, self._groups, uploads),
+                *(self._shares, self.monitors, self._reports),
+            ),
         ]
 
     def _has_gpu(self) -> bool:

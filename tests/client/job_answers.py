@@ -39,6 +39,9 @@ JOB: dict[str, Any] = {
     "device_name": "",
     "times": None,
     "kind": "benchmark",
+    "gpu": "",
+    "group": "",
+    "has_device": True,
 }
 SUBMITTED = {**JOB, "reused": False}
 DETAILS = {

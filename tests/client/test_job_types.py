@@ -56,9 +56,10 @@ def test_a_job_has_the_fields_of_the_latest_answer() -> None:
 
 # Servers of before the field leave it out.
 ADDED = {
-    **dict.fromkeys(("first_case", "name", "node", "host", "device_name"), ""),
+    **dict.fromkeys(("first_case", "name", "node", "host", "device_name", "gpu", "group"), ""),
     **dict.fromkeys(("times", "outcome")),
     "kind": "benchmark",
+    "has_device": True,
 }
 
 

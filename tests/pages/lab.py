@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from tests.service.job_rows import DEVICE, MANY, RUNNER, caller
+from tests.service.job_rows import DEVICE, DEVICES, MANY, RUNNER, caller
 from tests.service.monitors.lab import add_runs
 from tests.service.monitors.series import quiet, times
 from warpcall_bench.artefacts.files import ArtefactFiles
@@ -407,5 +407,5 @@ def upload(
 
 def job_page(session: Session, view: View, job_id: str) -> str:
     """The page of a job as a reader gets it."""
-    frame = job_frame(session, view, job_id, devices=1)
+    frame = job_frame(session, view, job_id, DEVICES)
     return frame.replace(REST, job_rest(session, view, job_id, first=0))

@@ -29,7 +29,7 @@ FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 if found := shutil.which("initdb"):
     FOLDERS.append(Path(found).parent)
 POSTGRES = FOLDERS[0] if FOLDERS else None  # where its programs are
-REVISION = "0026"  # of the tables, after all migrations
+REVISION = "0027"  # of the tables, after all migrations
 OLDEST = "0015"  # schema that a server updates
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from warpcall_bench.jobs import lifecycle, queue, submissions
 from warpcall_bench.jobs.models import JobRequest
-from warpcall_bench.jobs.placement import Device
+from warpcall_bench.jobs.placement import Device, Devices
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.runs.messages import Checked
 from warpcall_service.identity import Caller, Role
@@ -14,6 +14,7 @@ from warpcall_service.store.database import Store
 
 RUNNER = "here"
 DEVICE = Device(RUNNER, "host", "a device")
+DEVICES = Devices(1, [DEVICE])
 MANY = 1000  # more than a test may have of them
 
 

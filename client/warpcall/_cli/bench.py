@@ -12,6 +12,12 @@ import typer
 from warpcall import Client
 from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
+from warpcall._cli.groups import (
+    gpus_of,
+    print_group_detached,
+    print_group_preview,
+    wait_and_print_group,
+)
 from warpcall._cli.job_options import flag_of, job_options
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
 from warpcall._cli.output import Json, Url, op_names, write_lines
@@ -31,6 +37,7 @@ from warpcall.jobs.request import JobRequest
 
 OF_CASES = {  # the option for each field that an error of the server can name, beside a job's own
     "implementations": "--vs",
+    "gpus": "--gpu",
     "sweep": "--shape, --dtype",
     "case": "--shape, --dtype",
 }
@@ -138,14 +145,20 @@ def bench(
     implementation has no time because it raised an error or its result is wrong, or if compute-sanitizer
     found an error.
 
+    --gpu H100,H200 asks the same of several models at once, at most 8: a job for each, one table and one page with a column
+    for each. A model that no server has is not waited for; its job begins when there is one.
+
     \b
     warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
     warpcall bench permute --mine my_permute.py --shape 4096x4096 --dtype bf16 --dims 1,0
+    warpcall bench permute --shape 4096x4096 --dtype bf16 --dims 1,0 --gpu H100,H200
     warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024 --dtype bf16
     """
     options["profile_options"] = profile_options_of(
         *(options["profile"], profile_kernels, profile_launch, profile_sections, profile_metrics)
     )
+    gpus = gpus_of(options["gpu"])
+    options["gpu"] = gpus[0] if len(gpus) == 1 else None
     chosen = JobRequest(op, **(options | ({"precision": "check"} if check_only else {})))
     if (verified or launches) and not mine:
         raise UsageError("--verified and --launches need a file: --mine my_kernel.py")
@@ -166,11 +179,22 @@ def bench(
             )
         request = replace(chosen, implementations=names, sweep=sweep)
         with options_named(op, declaration):
+            if dry_run and len(gpus) > 1:
+                print_group_preview(gpu.jobs.preview(request), gpus, as_json=as_json)
+                return
             if dry_run:
                 print_preview(gpu.jobs.preview(request), as_json=as_json)
                 return
-            job = gpu.jobs.submit(request)
-        if detach:
+            if len(gpus) > 1:
+                group = gpu.jobs.submit_group(request, gpus=gpus)
+            else:
+                job = gpu.jobs.submit(request)
+        if len(gpus) > 1:
+            if detach:
+                print_group_detached(group, as_json=as_json)
+            else:
+                wait_and_print_group(group, as_json=as_json)
+        elif detach:
             print_detached(job, as_json=as_json)
         else:
             wait_and_print(job, as_json=as_json)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from warpcall import Client, Forbidden, InvalidInput, Job, NotFound, WarpcallError
 from warpcall._cli.files import UsageError
+from warpcall._cli.groups import wait_and_print_group
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import (
@@ -43,6 +44,7 @@ from warpcall._cli.tables import (
 )
 from warpcall._cli.upload_prints import text_lines
 from warpcall._jobs.artefacts import JobArtefact
+from warpcall._jobs.groups import is_group
 from warpcall.jobs import STATES, UNFINISHED
 from warpcall.nodes import Node
 
@@ -54,7 +56,7 @@ JobId = Annotated[
     typer.Argument(
         metavar="ID",
         autocompletion=job_ids,
-        help="Id of a job, from `warpcall jobs`, or how it begins.",
+        help="Id of a job, from `warpcall jobs`, or how it begins. Ids of groups begin with g.",
     ),
 ]
 JobIds = Annotated[
@@ -124,9 +126,14 @@ def jobs(
 def watch(id: JobId, as_json: Json = False, url: Url = None) -> None:
     """Wait for a job and show its results. Ctrl-C leaves the job running.
 
+    With the id of a group it waits for all its jobs, and shows one table.
+
     Of a scratch run it shows what its command writes, and has the exit code of `warpcall exec`.
     """
     with Client(url) as gpu:
+        if is_group(id):
+            wait_and_print_group(gpu.jobs.group(id), as_json=as_json)
+            return
         job = gpu.jobs.get(id)
         if job.kind == "scratch":
             raise typer.Exit(watch_scratch(job))
@@ -143,12 +150,16 @@ def cancel(
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Cancel a job that waits or runs. The cases that it has measured are kept."""
+    """Cancel a job that waits or runs. The cases that it has measured are kept.
+
+    The id of a group stands for all its jobs.
+    """
     if bool(ids) + (tag is not None) + every != 1:
         raise UsageError("cancel takes either ids of jobs, or --tag TAG, or --all")
     failures: list[str] = []
     done: list[tuple[Job, bool]] = []
     with Client(url) as gpu:
+        ids = None if ids is None else [job for one in ids for job in _jobs_of(gpu, one)]
         if ids and len(ids) == 1:
             done.append(_cancelled(gpu.jobs.get(ids[0])))
         elif ids:
@@ -173,6 +184,13 @@ def cancel(
             write_lines(f"{plural(count, 'job')} cancelled")
     if failures:
         raise WarpcallError("; ".join(failures))
+
+
+def _jobs_of(gpu: Client, id_: str) -> list[str]:
+    """The id itself, or those of the jobs of the group that it names."""
+    if not is_group(id_):
+        return [id_]
+    return [part.job.id for part in gpu.jobs.group(id_).parts if part.job is not None]
 
 
 def _cancelled(job: Job) -> tuple[Job, bool]:

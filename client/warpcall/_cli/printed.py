@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
+from warpcall._cli.groups import group_lines
 from warpcall._cli.output import LINE_CHARACTERS
 from warpcall._cli.regression import regression_lines
 from warpcall._cli.tables import (
@@ -22,6 +23,7 @@ from warpcall._extras.tables import Table
 from warpcall._text import clean
 from warpcall._verify.lines import verification_lines
 from warpcall.compile_reports import CompileReport
+from warpcall.groups import GroupResults
 from warpcall.jobs.results import Board, Comparison, History, Results
 from warpcall.regressions import Regression
 from warpcall.verifications import Verification
@@ -37,6 +39,8 @@ def text_of(found: Table) -> str:
 def _lines(found: Table) -> Iterable[str]:
     if isinstance(found, Results):
         return _results_lines(found)
+    if isinstance(found, GroupResults):
+        return group_lines(found)
     if isinstance(found, Comparison):
         return compared_lines(found)
     if isinstance(found, Board) and found.standings:

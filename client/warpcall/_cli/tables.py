@@ -12,7 +12,7 @@ from warpcall._cli.output import human_bytes, plural, table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
 from warpcall.health import Health
-from warpcall.jobs import JobInfo, Queue, scores
+from warpcall.jobs import JobInfo, Queue, QueueEntry, lacking, scores
 from warpcall.jobs.outcomes import LIMIT, UNDECIDED, chip_of, why_undecided
 from warpcall.jobs.results import (
     Board,
@@ -223,7 +223,7 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
         return table_of(("id", "job", "outcome", *(("user",) if users else ()), "age"), found)
     columns = (
         *("id", "user", "op", "state", "cases", "precision", "submitted", "tags"),
-        *("first case", "implementations", "name", "outcome", "where"),
+        *("first case", "implementations", "name", "outcome", "where", "gpu", "group"),
     )
     rows = [
         (
@@ -240,6 +240,8 @@ def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
             job.name,
             outcome(job),
             where(job),
+            job.gpu,
+            job.group,
         )
         for job in jobs
     ]
@@ -257,7 +259,12 @@ def measured(job: JobInfo) -> str:
     tags = f" [{' '.join(job.tags)}]" if job.tags else ""
     timed = ", ".join(job.implementations)  # a scratch run has none
     names = "" if chip_of(job) or not timed else f": {timed}"
-    return f"{job.title}{names}{tags}"
+    return f"{_on(job)}{job.title}{names}{tags}"
+
+
+def _on(job: JobInfo | QueueEntry) -> str:
+    """The model that a job asks for, and its group, such as "H100 of g3f2a91c0b7d4: "."""
+    return f"{job.gpu} of {job.group}: " if job.group else f"{job.gpu}: " if job.gpu else ""
 
 
 def outcome(job: JobInfo) -> str:
@@ -296,13 +303,17 @@ def queue_table(queue: Queue) -> Table:
     for entry in queue.entries:
         state = entry.state if entry.priority == "normal" else f"{entry.state}, {entry.priority}"
         when = (
-            f"in {span(entry.starts_in_s)}" if entry.position else f"{span(entry.ends_in_s)} left"
+            lacking(entry)
+            if not entry.has_device
+            else f"in {span(entry.starts_in_s)}"
+            if entry.position
+            else f"{span(entry.ends_in_s)} left"
         )
         cells = (
             entry.position or ">",
             entry.id,
             entry.user,
-            entry.title,
+            f"{_on(entry)}{entry.title}",
             f"{state} on {entry.device}" if entry.device else state,
             f"{entry.cases_done}/{entry.cases_total}",
             when,

@@ -7,11 +7,20 @@ from dataclasses import replace
 from typing import Generic, Literal, TypeVar, Unpack, get_args
 from urllib.parse import urlencode
 
+from warpcall import wire
 from warpcall._blocking import blocking, each_now, run_now
 from warpcall._core import Core
 from warpcall._extras.arguments import check_choice
 from warpcall._extras.tables import Listed
 from warpcall._jobs.events import events
+from warpcall._jobs.groups import (
+    AsyncJobGroup,
+    JobGroup,
+    group_from,
+    group_path,
+    group_results,
+    is_group,
+)
 from warpcall._jobs.job import (
     PATH,
     AsyncJob,
@@ -22,12 +31,13 @@ from warpcall._jobs.job import (
     path_of,
     results_of,
 )
-from warpcall._jobs.markdown import results_markdown
+from warpcall._jobs.markdown import group_markdown, results_markdown
 from warpcall._jobs.names import is_problem
 from warpcall._jobs.parse import parse
 from warpcall._jobs.tracked import bencher, github_action_benchmark
 from warpcall._tensors import new_id
 from warpcall.errors import InvalidInput
+from warpcall.groups import GroupInfo, SubmittedGroup
 from warpcall.jobs import (
     STATES,
     JobEvent,
@@ -44,12 +54,14 @@ from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.jobs.results import Board, Comparison, History, Results
 
 CREATED = (200, 201)
+GROUPS_PATH = wire.GROUPS_PATH
 SHARES_PATH = "/v1/shares"
 BOARD_PATH = "/v1/board"
 
 Format = Literal["csv", "json", "markdown", "bencher", "github-action-benchmark"]
 """A format of a file with results."""
 FORMATS: tuple[Format, ...] = get_args(Format)
+GROUP_FORMATS: tuple[Format, ...] = ("csv", "json", "markdown")
 
 # Columns of lists in a notebook.
 LISTED = (
@@ -78,6 +90,14 @@ class _JobsBase(Generic[JobT]):
         body = request.to_dict()
         payload = await self._core.request_json("POST", PATH, body, headers, CREATED)
         return self._kind(self._core, parse(SubmittedJob, payload, "a job"))
+
+    async def _submit_group(
+        self, request: JobRequest, gpus: Sequence[str], key: str | None
+    ) -> GroupInfo:
+        headers = {"Idempotency-Key": new_id() if key is None else key}
+        body = {"gpus": [*gpus], "job": request.to_dict()}
+        payload = await self._core.request_json("POST", GROUPS_PATH, body, headers, CREATED)
+        return parse(SubmittedGroup, payload, "a group")
 
     async def _get(self, id_: str) -> JobT:
         return self._kind(self._core, details_from(await self._core.get_json(path_of(id_))))
@@ -111,6 +131,22 @@ class AsyncJobs(_JobsBase[AsyncJob]):
     ) -> AsyncJob:
         """As `Jobs.submit`, awaited."""
         return await self._submit(requested(op, options), idempotency_key)
+
+    async def submit_group(
+        self,
+        op: str | JobRequest,
+        *,
+        gpus: Sequence[str],
+        idempotency_key: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> AsyncJobGroup:
+        """As `Jobs.submit_group`, awaited."""
+        found = await self._submit_group(requested(op, options), gpus, idempotency_key)
+        return AsyncJobGroup(self._core, found)
+
+    async def group(self, id: str) -> AsyncJobGroup:
+        """As `Jobs.group`, awaited."""
+        return AsyncJobGroup(self._core, group_from(await self._core.get_json(group_path(id))))
 
     async def preview(self, op: str | JobRequest, **options: Unpack[JobOptions]) -> JobPreview:
         """What a submission would cost, such as its `cases` and `estimated_s`. Nothing is queued."""
@@ -183,7 +219,13 @@ class AsyncJobs(_JobsBase[AsyncJob]):
 
         Raises:
             NotFound: there is no such job, or it is private to another user.
+            InvalidInput: the format is one of another tool, and the id that of a group: a group has
+                "csv", "json" and "markdown", with a column for its models.
         """
+        if is_group(id):
+            if one_of(form, GROUP_FORMATS, "form") == "markdown":
+                return group_markdown(await group_results(self._core, id)).encode()
+            return await self._core.get_bytes(group_path(id, f"/results?format={form}"))
         if one_of(form, FORMATS, "form") in ("csv", "json"):
             return await self._core.get_bytes(path_of(id, f"/results?format={form}"))
         found = await results_of(self._core, id, samples=False)
@@ -278,6 +320,42 @@ class Jobs(_JobsBase[Job]):
             Busy: the user has too many jobs that are not finished.
         """
         return run_now(self._submit(requested(op, options), idempotency_key))
+
+    def submit_group(
+        self,
+        op: str | JobRequest,
+        *,
+        gpus: Sequence[str],
+        idempotency_key: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobGroup:
+        """Queue the same benchmark on several models of a GPU: one question, a part for each model.
+
+            found = gpu.jobs.submit_group("permute", gpus=["H100", "H200"], sweep=sweep).wait()
+            print(found)
+
+        Each part is an ordinary job, which waits and runs by itself. A part whose model no server has waits
+        until one comes, and the others do not wait for it.
+
+        Args:
+            op: name of the op or of a problem, or a whole request without `gpu`.
+            gpus: 2 to 8 models, each as `gpu` of `warpcall.JobRequest`.
+            options, idempotency_key: as for `submit`.
+
+        Raises:
+            InvalidInput: the job cannot be measured, or no server has any of the models.
+            Busy: the user has too many jobs that are not finished; each part is one.
+        """
+        found = run_now(self._submit_group(requested(op, options), gpus, idempotency_key))
+        return JobGroup(self._core, found)
+
+    def group(self, id: str) -> JobGroup:
+        """The group of this id.
+
+        Raises:
+            NotFound: there is no such group, or its jobs are private to another user.
+        """
+        return JobGroup(self._core, group_from(run_now(self._core.get_json(group_path(id)))))
 
     def get(self, id: str) -> Job:
         """The job of this id.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warpcall.groups import GroupResults, GroupRow
 from warpcall.jobs import JobInfo
 from warpcall.jobs.results import Measurement, Results, label_of, status_shown, why_no_verdict
 
@@ -19,6 +20,32 @@ def results_markdown(job: JobInfo, found: Results) -> str:
     title = f"`{job.op}` on {environment}{on}, {job.precision}, job {job.id}\n\n"
     remarks = "".join(f"{_text(remark)}\n\n" for remark in found.remarks)
     return title + remarks + HEAD + "".join(map(_line, found.measurements))
+
+
+def group_markdown(found: GroupResults) -> str:
+    """A title, the remarks, and a line for each implementation of each case, with columns by model."""
+    jobs = [part.job for part in found.parts if part.job is not None]
+    gpus = [part.gpu for part in found.parts]
+    title = f"`{jobs[0].op}` on {', '.join(map(_text, gpus))}, group {found.id}\n\n" if jobs else ""
+    said = [*(one.sentence() for one in found.typical()), *found.remarks]
+    remarks = "".join(f"{_text(one)}\n\n" for one in said)
+    columns = "".join(f" {_text(gpu)} us | ratio | verdict |" for gpu in gpus)
+    head = f"| case | implementation |{columns}\n| --- | --- |{' --: | --: | --- |' * len(gpus)}\n"
+    return title + remarks + head + "".join(map(_group_line, found.rows))
+
+
+def _group_line(row: GroupRow) -> str:
+    cells = []
+    for one in row.times:
+        if one is None:
+            cells += ["", "", ""]
+            continue
+        status = status_shown(one.status, one.median_us)
+        why = "" if status else why_no_verdict(one.status, one.tags)
+        median = status or ("" if one.median_us is None else f"{one.median_us:.2f}")
+        ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
+        cells += [median, ratio, one.verdict or (f"none: {why}" if why else "")]
+    return f"| {_text(row.case)} | {_text(row.implementation)} | {' | '.join(cells)} |\n"
 
 
 def _line(row: Measurement) -> str:

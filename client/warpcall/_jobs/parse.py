@@ -46,7 +46,7 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         return None if value is None else _read(inner, value, path)
     if origin is list:
         _check(isinstance(value, list), "a list", value, path)
-        if is_dataclass(args[0]) or get_origin(args[0]) is tuple:
+        if any(is_dataclass(one) or get_origin(one) is tuple for one in _members(args[0])):
             return [_read(args[0], one, f"{path}[{i}]") for i, one in enumerate(value)]
         _check(
             set(map(type, value)) <= _scalars(args[0]), f"a list of {_name(args[0])}", value, path
@@ -104,6 +104,11 @@ def _scalars(hint: Any) -> set[type]:
     if get_origin(hint) is dict:
         return {dict}
     return {int, float} if hint is float else {hint}
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _check(fits: bool, wanted: str, value: object, path: str) -> None:

@@ -1,16 +1,17 @@
-"""The progress bar of a benchmark job on a terminal or in a notebook."""
+"""The progress bars of benchmark jobs on a terminal or in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from warpcall._progress import live
 from warpcall._text import clean
-from warpcall.jobs import JobEvent, JobInfo
+from warpcall.groups import GroupPart
+from warpcall.jobs import JobEvent, JobInfo, lacking
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 # The share of a case that is done when it reaches a phase, roughly. The rounds take most of it.
 PHASES = {
@@ -73,15 +74,7 @@ class Bar:
             self._progress = None
 
     def _start(self, label: str, what: str) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-
-        self._progress = live(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[done]}/{task.total} cases"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[what]}", markup=False),
-        )
+        self._progress = bars()
         self._progress.start()
         self._progress.add_task(label, total=self._total, done=0, what=clean(what))
 
@@ -89,6 +82,61 @@ class Bar:
         if self._progress is not None:
             task = self._progress.task_ids[0]
             self._progress.update(task, completed=completed, done=self._done, what=clean(what))
+
+
+class GroupBars:
+    """Shows the progress of a group, with a bar for each part.
+
+    Args:
+        visible: if false, nothing is shown.
+    """
+
+    def __init__(self, visible: bool) -> None:
+        self._visible = visible
+        self._progress: Progress | None = None
+        self._tasks: list[TaskID] = []
+
+    def show(self, parts: Sequence[GroupPart]) -> None:
+        """Show where the parts stand now."""
+        if not self._visible:
+            return
+        if self._progress is None:
+            self._progress = bars()
+            self._progress.start()
+            self._tasks = [
+                self._progress.add_task(clean(part.gpu), total=1, done=0, what="") for part in parts
+            ]
+        for task, part in zip(self._tasks, parts, strict=False):
+            done, total = (
+                (0, 1) if part.job is None else (part.job.cases_done, part.job.cases_total)
+            )
+            self._progress.update(
+                task, completed=done, total=total, done=done, what=clean(part_state(part))
+            )
+
+    def close(self) -> None:
+        """Remove the bars."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def bars() -> Progress:
+    """Bars of cases, which vanish when they are stopped."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+
+    return live(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[done]}/{task.total} cases"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[what]}", markup=False),
+    )
+
+
+def part_state(part: GroupPart) -> str:
+    """Where a part of a group stands, and what it waits for."""
+    return "private to another user" if part.job is None else waiting(part.job)
 
 
 def ratios(data: Mapping[str, Any]) -> str:
@@ -129,6 +177,8 @@ def _count(value: object) -> int:
 
 def waiting(job: JobInfo) -> str:
     """The state of a job, and its place if it is in the queue."""
+    if job.waits_for_device:
+        return lacking(job)
     if job.state == "queued" and job.position is not None:
         return f"queued, number {job.position}, starts in some {span(job.starts_in_s)}"
     return WORDS.get(job.state, job.state)

@@ -69,6 +69,8 @@ JobKind = Literal["benchmark", "scratch"]
 
 EventKind = Literal["state", "case", "progress", "output", "file"]
 
+AN = frozenset("AEFHILMNORSX8")  # characters whose names begin with a vowel, as in "an H100"
+
 STATES: tuple[State, ...] = get_args(State)
 ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
 UNFINISHED: tuple[State, ...] = ("queued", *ACTIVE)
@@ -250,9 +252,9 @@ class JobInfo(Titled, Payload):
     position: int | None
     """Place in the queue, from 1; null unless the job is queued."""
     starts_in_s: float | None
-    """Estimated seconds until the job starts; null after its end."""
+    """Estimated seconds until the job starts; null after its end, and without a device for it."""
     ends_in_s: float | None
-    """Estimated seconds until the job ends; null after its end."""
+    """Estimated seconds until the job ends; null after its end, and without a device for it."""
     device: str | None
     """Lane of the latest attempt, such as "cuda:0"; null before the first."""
     environment: str | None
@@ -278,6 +280,31 @@ class JobInfo(Titled, Payload):
     """Where the time of its runs went; null until one has ended, and from older servers."""
     kind: JobKind = "benchmark"
     """What it is: "scratch" for a command, which has the op "scratch", no implementations and no cases."""
+    gpu: str = ""
+    """Model of the GPU that it asks for; empty if any will do, and from older servers."""
+    group: str = ""
+    """Id of the latest group of which it is a part; empty without one, in share links, and from older
+    servers."""
+    has_device: bool = True
+    """False if it waits, and no server that runs has a device that it asks for. Its other estimates are
+    null then. True from older servers."""
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether it waits until a server comes that has a device that it asks for."""
+        return self.state == "queued" and not self.has_device
+
+
+def lacking(job: JobInfo | QueueEntry) -> str:
+    """What a job waits for while no server that runs has a device for it, such as "waiting for an H100"."""
+    return f"waiting for {with_article(job.gpu) if job.gpu else 'the server that it asks for'}"
+
+
+def with_article(gpu: str) -> str:
+    """A model with its article, such as "an H100" or "a B200"."""
+    first, *_ = gpu.split()
+    vowel = first[0] in AN if first.upper() == first else first[0].lower() in "aeio"
+    return f"{'an' if vowel else 'a'} {gpu}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,6 +447,13 @@ class QueueEntry(Titled, Payload):
     older servers."""
     kind: JobKind = "benchmark"
     """What it is: "scratch" for a command, which has the op "scratch" and no cases."""
+    gpu: str = ""
+    """Model of the GPU that it asks for; empty if any will do, and from older servers."""
+    group: str = ""
+    """Id of the latest group of which it is a part; empty without one, and from older servers."""
+    has_device: bool = True
+    """False if it waits, and no server that runs has a device that it asks for. Its estimates count from
+    when there is one then. True from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

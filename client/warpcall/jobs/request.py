@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict, get_origin, get_type_hints
 
 from warpcall._extras.arguments import check_choice
 from warpcall.dtypes import dtype_code
+from warpcall.errors import InvalidInput
 from warpcall.jobs import Precision, Priority, Profile
 
 
@@ -103,7 +104,8 @@ class JobRequest:
             fastest is timed no more. `Client.race` submits such a job and waits for its outcome.
 
     Raises:
-        InvalidInput: the precision, the priority or the profile is none of the choices.
+        InvalidInput: the precision, the priority or the profile is none of the choices, or `gpu` names
+            several models.
     """
 
     op: str
@@ -173,7 +175,11 @@ class JobRequest:
     ] = None
     gpu: Annotated[
         str | None,
-        Option(help="Run on a GPU of this model, such as H200.", flags=("--gpu",), metavar="MODEL"),
+        Option(
+            help="Run on a GPU of this model, such as H200. `warpcall bench` takes several: H100,H200.",
+            flags=("--gpu",),
+            metavar="MODEL",
+        ),
     ] = None
     node: Annotated[
         str | None,
@@ -227,6 +233,12 @@ class JobRequest:
         for name, option in OPTIONS.items():
             if option.choices:
                 check_choice(name, getattr(self, name), tuple(option.choices))
+        if isinstance(self.gpu, str) and "," in self.gpu:
+            raise InvalidInput(
+                f"gpu must be one model, got {self.gpu!r:.60}; `warpcall bench --gpu` and "
+                "`gpu.jobs.submit_group` take several",
+                field="gpu",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are given, as the server takes them: dtypes by their codes."""

@@ -14,6 +14,7 @@ from warpcall.jobs import JobDetails, JobPreview, Queue
 from warpcall_bench.forms import new_job
 from warpcall_bench.forms.new_job import dtypes_of, field_of, read_job
 from warpcall_bench.forms.ops import Declared, Ops, is_problem
+from warpcall_bench.groups.service import GroupService
 from warpcall_bench.jobs.models import ImplementationName, JobChange, JobRequest, without_version
 from warpcall_bench.jobs.routes import JobId
 from warpcall_bench.jobs.service import JobService
@@ -183,6 +184,7 @@ def routes(
     settings: BenchSettings,
     ops: Ops,
     jobs: JobService,
+    groups: GroupService,
     uploads: UploadService,
 ) -> APIRouter:
     """The page of a new job, and what the buttons of a job post to."""
@@ -232,6 +234,12 @@ def routes(
     async def cancel(request: Request, caller: CurrentCaller, id: JobId) -> Response:
         caller.check("bench")
         await forms.cancel(caller, id)
+        return go_to(f"../{id}")
+
+    @router.post("/groups/{id}/cancel")
+    async def cancel_group(request: Request, caller: CurrentCaller, id: JobId) -> Response:
+        caller.check("bench")
+        await groups.cancel(caller, id)
         return go_to(f"../{id}")
 
     @router.post("/jobs/{id}/private")

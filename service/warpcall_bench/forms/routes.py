@@ -11,6 +11,7 @@ from warpcall_bench.forms import monitors as monitor_forms
 from warpcall_bench.forms import shares as share_forms
 from warpcall_bench.forms import uploads as upload_forms
 from warpcall_bench.forms.ops import Ops
+from warpcall_bench.groups.service import GroupService
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.monitors.service import MonitorService
 from warpcall_bench.settings import BenchSettings
@@ -23,6 +24,7 @@ def forms(
     core: Core,
     settings: BenchSettings,
     jobs: JobService,
+    groups: GroupService,
     uploads: UploadService,
     shares: ShareService,
     monitors: MonitorService,
@@ -32,7 +34,7 @@ def forms(
     router = APIRouter(include_in_schema=False)
     ops = Ops(core.engine, uploads)
     for part in (
-        job_forms.routes(settings, ops, jobs, uploads),
+        job_forms.routes(settings, ops, jobs, groups, uploads),
         upload_forms.routes(settings, ops, uploads),
         admin.routes(core.accounts, jobs),
         health.routes(core.report),

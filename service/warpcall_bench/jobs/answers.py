@@ -26,6 +26,7 @@ from warpcall.jobs import (
 )
 from warpcall.jobs.outcomes import main_outcome, outcome_of
 from warpcall.jobs.results import CaseDetails, CaseResults, History, HistoryPoint, Measurement
+from warpcall_bench.groups.tables import GroupPart, JobGroup
 from warpcall_bench.jobs import queue, submissions
 from warpcall_bench.jobs.measurements import (
     checked_rows,
@@ -36,6 +37,7 @@ from warpcall_bench.jobs.measurements import (
     word,
 )
 from warpcall_bench.jobs.models import JobRequest
+from warpcall_bench.jobs.placement import Devices
 from warpcall_bench.jobs.queue import Place
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.jobs.tables import Job as JobRow
@@ -70,14 +72,14 @@ class Measured(NamedTuple):
     problem_sha256: str | None
 
 
-def submitted(session: Session, row: JobRow, created: bool, devices: int) -> SubmittedJob:
+def submitted(session: Session, row: JobRow, created: bool, devices: Devices) -> SubmittedJob:
     """The answer to a submission: the new job, or the one that was found instead."""
-    fields = _fields(row, _places(session, [row], devices), _first_cases(session, [row]))
+    (fields,) = _fields_of(session, [row], devices)
     return checked(SubmittedJob, {**fields, "reused": not created})
 
 
 def job(
-    session: Session, caller: Caller, job_id: str, devices: int, *, any_kind: bool = False
+    session: Session, caller: Caller, job_id: str, devices: Devices, *, any_kind: bool = False
 ) -> JobDetails:
     """One job with its details.
 
@@ -86,10 +88,12 @@ def job(
     """
     row = submissions.find(session, caller, job_id, any_kind=any_kind)
     known = facts(row, caller) or {}
+    (fields,) = _fields_of(session, [row], devices)
     return checked(
         JobDetails,
         {
-            **_fields(row, _places(session, [row], devices), _first_cases(session, [row])),
+            **fields,
+            "group": "" if caller.jobs is not None else fields["group"],
             "host": known.get("host", ""),
             "request": json.loads(row.request),
             "fingerprint": facts(row, caller),
@@ -119,25 +123,23 @@ def preview(
     )
 
 
-def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobList:
+def jobs(session: Session, caller: Caller, wanted: Filter, devices: Devices) -> JobList:
     """A page of the jobs that the caller may read, the latest first."""
     found = submissions.listed(session, caller, wanted)
     rows, more = found[: wanted.limit], len(found) > wanted.limit
-    places, first = _places(session, rows, devices), _first_cases(session, rows)
     return JobList(
-        jobs=[checked(JobInfo, _fields(row, places, first)) for row in rows],
+        jobs=[checked(JobInfo, one) for one in _fields_of(session, rows, devices)],
         next=rows[-1].id if more else None,
     )
 
 
 def jobs_of(
-    session: Session, caller: Caller, ids: Collection[str], devices: int
+    session: Session, caller: Caller, ids: Collection[str], devices: Devices
 ) -> Mapping[str, JobInfo]:
     """Those of the jobs that the caller may read, by their whole ids."""
     query = sa.select(JobRow).where(JobRow.id.in_(ids), submissions.readable(caller))
     rows = session.scalars(query).all()
-    places, first = _places(session, rows, devices), _first_cases(session, rows)
-    return {row.id: checked(JobInfo, _fields(row, places, first)) for row in rows}
+    return {one["id"]: checked(JobInfo, one) for one in _fields_of(session, rows, devices)}
 
 
 def case_keys(session: Session, ids: Sequence[str], most: int) -> Mapping[str, Sequence[str]]:
@@ -155,7 +157,7 @@ def case_keys(session: Session, ids: Sequence[str], most: int) -> Mapping[str, S
     return found
 
 
-def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
+def whole_queue(session: Session, caller: Caller, devices: Devices) -> Queue:
     """The jobs of all users that run or wait, in order.
 
     The names of problems that the caller may not read are left out, and the cases of jobs.
@@ -169,22 +171,35 @@ def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
         if row.problem_number not in hidden and submissions.may_read(caller, row)
     ]
     first_cases, shown = _first_cases(session, readable), {row.number for row in readable}
+    groups = _groups(session, readable)
     entries = []
     for row in rows:
         place = places.get(row.number)
         if place is None:
             continue  # it was submitted between the two queries
-        fields = {**_fields(row, places, first_cases), "position": place.position}
+        fields = {
+            **_fields(row, places, first_cases, groups),
+            "position": place.position,
+            "starts_in_s": place.starts_in_s,
+            "ends_in_s": place.ends_in_s,
+        }
         if row.number not in shown:
             fields["name"] = ""
         if row.problem_number in hidden:
             fields["op"] = HIDDEN
         entries.append(checked(QueueEntry, fields))
     entries.sort(key=lambda entry: (entry.position, entry.ends_in_s))
-    return Queue(devices=devices, entries=entries)
+    return Queue(devices=devices.number, entries=entries)
 
 
-def _places(session: Session, rows: Any, devices: int) -> Mapping[int, Place]:
+def _fields_of(session: Session, rows: Sequence[JobRow], devices: Devices) -> list[dict[str, Any]]:
+    """The fields of `JobInfo` of some jobs."""
+    places, first = _places(session, rows, devices), _first_cases(session, rows)
+    groups = _groups(session, rows)
+    return [_fields(row, places, first, groups) for row in rows]
+
+
+def _places(session: Session, rows: Any, devices: Devices) -> Mapping[int, Place]:
     """The places of all unfinished jobs; empty, without a query, if none of the rows is unfinished."""
     return queue.places(session, devices) if any(row.state in UNFINISHED for row in rows) else {}
 
@@ -197,10 +212,26 @@ def _first_cases(session: Session, rows: Sequence[JobRow]) -> Mapping[int, str]:
     return {number: key for number, key in found}
 
 
+def _groups(session: Session, rows: Sequence[JobRow]) -> Mapping[int, str]:
+    """The ids of the latest groups of which jobs are parts, by the numbers of the jobs."""
+    numbers = [row.number for row in rows if row.gpu is not None]
+    query = (
+        sa.select(GroupPart.job_number, JobGroup.id)
+        .join(JobGroup, JobGroup.number == GroupPart.group_number)
+        .where(GroupPart.job_number.in_(numbers))
+        .order_by(JobGroup.number)
+    )
+    return {number: group for number, group in session.execute(query)} if numbers else {}
+
+
 def _fields(
-    row: JobRow, places: Mapping[int, Place], first_cases: Mapping[int, str]
+    row: JobRow,
+    places: Mapping[int, Place],
+    first_cases: Mapping[int, str],
+    groups: Mapping[int, str],
 ) -> dict[str, Any]:
     place = places.get(row.number)
+    has_device = place is None or place.has_device
     return {
         "id": row.id,
         "kind": row.kind,
@@ -226,8 +257,9 @@ def _fields(
         "estimated_s": row.estimated_ms / 1e3,
         "took_s": row.took_ms / 1e3,
         "position": place.position if place is not None and row.state == "queued" else None,
-        "starts_in_s": None if place is None else place.starts_in_s,
-        "ends_in_s": None if place is None else place.ends_in_s,
+        "starts_in_s": None if place is None or not has_device else place.starts_in_s,
+        "ends_in_s": None if place is None or not has_device else place.ends_in_s,
+        "has_device": has_device,
         "device": row.device,
         "environment": row.environment,
         "private": row.private,
@@ -236,6 +268,8 @@ def _fields(
         "device_name": row.model or "",
         "times": times(row),
         "first_case": first_cases.get(row.number, ""),
+        "gpu": row.gpu or "",
+        "group": groups.get(row.number, ""),
     }
 
 

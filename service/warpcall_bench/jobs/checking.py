@@ -66,8 +66,36 @@ class JobChecks:
                 for a device that no server has.
             Forbidden, Unavailable: uploaded code cannot run, and the request needs some.
         """
-        op, names = without_version(request.op), request.implementations
         devices = self.devices_for(request)
+        return _placed(await self._check(caller, request, devices), request, devices)
+
+    async def check_each(
+        self, caller: Caller, request: JobRequest, parts: Sequence[JobRequest]
+    ) -> list[Checked]:
+        """Check a request once, for jobs that differ only in the GPU that they ask for.
+
+        A model that no server has is no error: its job waits for one.
+
+        Raises:
+            InvalidInput, Forbidden, Unavailable: as `check`. No server has any of the models.
+        """
+        known = all_devices(self._nodes)
+        fitting = [[one for one in known if one.fits(part.gpu, part.node)] for part in parts]
+        if not any(fitting):
+            models = " or ".join(brief(part.gpu) for part in parts)
+            node = "" if request.node is None else f" on {brief(request.node)}"
+            raise InvalidInput(
+                f"gpus: no server here has a device of the model {models}{node}; there are "
+                f"{_named(known)}",
+                field="gpus",
+            )
+        checked = await self._check(caller, request, [one for found in fitting for one in found])
+        return [_placed(checked, *one) for one in zip(parts, fitting, strict=True)]
+
+    async def _check(
+        self, caller: Caller, request: JobRequest, devices: Sequence[Device]
+    ) -> Checked:
+        op, names = without_version(request.op), request.implementations
         problem = await self._problem_of(caller, request)
         given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
@@ -103,11 +131,6 @@ class JobChecks:
             **await self._modules.sources_of(op, names),
             **versions,
         }
-        if request.gpu is not None or request.node is not None:
-            known = sorted({one.environment for one in devices if one.environment})
-            checked["environment"] = known[0] if known else ""
-        if request.node is not None:
-            checked["nodes"] = sorted({one.node for one in devices})
         nominal_s = request.nominal_s(len(checked["cases"]), checked["implementation_s"])
         limit_s = self._settings.job_wall_s
         if nominal_s > limit_s:
@@ -132,11 +155,8 @@ class JobChecks:
         field = "node" if request.gpu is None else "gpu"
         if request.node is not None and not any(d.fits(None, request.node) for d in known):
             field = "node"
-        shown = sorted({f"{one.model or 'an unknown device'} on {one.host}" for one in known})
-        more = f" and {len(shown) - MAX_SHOWN} others" if len(shown) > MAX_SHOWN else ""
         raise InvalidInput(
-            f"{field}: no server here has a device {_asked(request)}; there are "
-            f"{', '.join(shown[:MAX_SHOWN])}{more}",
+            f"{field}: no server here has a device {_asked(request)}; there are {_named(known)}",
             field=field,
         )
 
@@ -204,6 +224,24 @@ class JobChecks:
             return {name: row.sha256 for name, row in found.items()}
 
         return await self._database.read(read)
+
+
+def _placed(checked: Checked, request: JobRequest, devices: Sequence[Device]) -> Checked:
+    """What was checked of a request, with where it may run: `devices`."""
+    placed: Checked = {**checked}
+    if request.gpu is not None or request.node is not None:
+        known = sorted({one.environment for one in devices if one.environment})
+        placed["environment"] = known[0] if known else ""
+    if request.node is not None:
+        placed["nodes"] = sorted({one.node for one in devices})
+    return placed
+
+
+def _named(devices: Sequence[Device]) -> str:
+    """Some devices, in words."""
+    shown = sorted({f"{one.model or 'an unknown device'} on {one.host}" for one in devices})
+    more = f" and {len(shown) - MAX_SHOWN} others" if len(shown) > MAX_SHOWN else ""
+    return f"{', '.join(shown[:MAX_SHOWN])}{more}"
 
 
 def _asked(request: JobRequest | ScratchRequest) -> str:

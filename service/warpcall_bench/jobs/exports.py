@@ -39,6 +39,7 @@ PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
 
 FORMULAS = ("=", "+", "-", "@")  # how those of spreadsheets begin
 TIMES = tuple(field.name for field in fields(JobTimes))
+NO_COLUMNS: Mapping[str, str] = {}
 CASE_COLUMNS = ("op", "shapes", "dtypes", "params")
 INPUT = re.compile(r"\w+=(?P<dtype>[A-Z]\w*)\[(?P<shape>[\d,]*)\](:.*)?")  # of a case's key
 
@@ -74,7 +75,7 @@ def begin(
     found = measured(session, job)
     where = facts(job, caller)
     if form == "csv":
-        return _csv_steps(job, found, where or {})
+        return csv_steps(job, found, where or {})
     known = [*remarks(job), *odd_cases.remarks(session, job)]
     return _json_steps(job, found, known, samples, where)
 
@@ -102,7 +103,8 @@ def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
         yield part
 
 
-def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
+def rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
+    """The rows of some measured cases, which say why they are undecided."""
     rows = measurements(session, job, [case.position for case in part])
     undecided = {row.position for row in rows if is_undecided(row)}
     if not undecided:
@@ -145,7 +147,7 @@ def _json_steps(
 
 
 def _json_rows(session: Session, job: Job, part: Sequence[Case], comma: bool) -> bytes:
-    return _joined([to_json(row) for row in _rows_of(session, job, part)], comma)
+    return joined([to_json(row) for row in rows_of(session, job, part)], comma)
 
 
 def _json_cases(
@@ -159,10 +161,11 @@ def _json_cases(
         .order_by(JobCase.position)
     )
     shown = (checked(CaseResults, case_fields(case, samples=samples)) for case in found)
-    return _joined([to_json(case) for case in shown], comma)
+    return joined([to_json(case) for case in shown], comma)
 
 
-def _joined(texts: Sequence[bytes], comma: bool) -> bytes:
+def joined(texts: Sequence[bytes], comma: bool) -> bytes:
+    """Some members of a list in JSON; `comma` if others stand before them."""
     return (b"," if comma and texts else b"") + b",".join(texts)
 
 
@@ -172,9 +175,17 @@ def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
         yield cases[begin : begin + PART_CASES]
 
 
-def _csv_steps(job: Job, cases: Sequence[Case], where: Mapping[str, Any]) -> Iterator[Step]:
+def csv_steps(
+    job: Job, cases: Sequence[Case], where: Mapping[str, Any], more: Mapping[str, str] = NO_COLUMNS
+) -> Iterator[Step]:
+    """The steps that render the results of a job as CSV, the first one its head.
+
+    Args:
+        where: the facts of the environment.
+        more: further columns, which are the same in each row.
+    """
     spent = times(job)
-    of_job = {"host": where.get("host", ""), "device": job.model or job.device or ""}
+    of_job = {**more, "host": where.get("host", ""), "device": job.model or job.device or ""}
     of_job |= dict.fromkeys(TIMES, "") if spent is None else spent.to_dict()
     table = _Csv(of_job)
     yield lambda session: table.head()
@@ -183,7 +194,7 @@ def _csv_steps(job: Job, cases: Sequence[Case], where: Mapping[str, Any]) -> Ite
 
 
 def _csv_rows(session: Session, table: _Csv, job: Job, part: Sequence[Case]) -> bytes:
-    return table.body(_rows_of(session, job, part))
+    return table.body(rows_of(session, job, part))
 
 
 def case_columns(key: str) -> dict[str, str]:

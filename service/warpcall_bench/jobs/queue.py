@@ -23,7 +23,7 @@ from warpcall_bench.jobs.fair_order import (
     virtual_time_us,
 )
 from warpcall_bench.jobs.orphans import Heartbeat
-from warpcall_bench.jobs.placement import Device
+from warpcall_bench.jobs.placement import Device, Devices
 from warpcall_bench.jobs.tables import Job, JobClock, JobEvent, JobShare
 from warpcall_service.store.times import now_ms
 
@@ -78,12 +78,14 @@ class Place:
 
     Attributes:
         position: 0 if the job runs, 1 if it is next.
-        starts_in_s, ends_in_s: estimates, in seconds from now.
+        starts_in_s, ends_in_s: estimates, in seconds from now, or from when there is a device.
+        has_device: whether a server that runs has a device for it.
     """
 
     position: int
     starts_in_s: float
     ends_in_s: float
+    has_device: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +258,12 @@ def heartbeats(session: Session) -> dict[int, Heartbeat]:
     return {number: Heartbeat(fence, ran_ms) for number, fence, ran_ms in rows}
 
 
-def places(session: Session, devices: int) -> dict[int, Place]:
-    """Where each unfinished job stands, by number. Jobs that run come first.
+def places(session: Session, devices: Devices) -> dict[int, Place]:
+    """Where each unfinished job stands, by number. Jobs that run come first, and those for which there
+    is no device last: nobody can say when they start, and they keep no device from others.
 
     Args:
-        devices: number of devices that jobs can run on.
+        devices: that jobs can run on.
     """
     now = now_ms()
     running = session.execute(
@@ -273,13 +276,18 @@ def places(session: Session, devices: int) -> dict[int, Place]:
         left_s = max(0, (started_ms or now) + estimated_ms - now) / 1e3
         found[number] = Place(0, 0.0, left_s)
     free = [place.ends_in_s for place in found.values()]
-    free += [0.0] * (devices - len(free))
+    free += [0.0] * (devices.number - len(free))
+    lacking = _without_device(session, devices)
     entries = _entries(session)
     estimates = {entry.number: entry.cost_us / 1e6 for entry in entries}
-    order = [scheduled.entry.number for scheduled in in_order(entries, _ends(session))]
+    whole = [scheduled.entry.number for scheduled in in_order(entries, _ends(session))]
+    order = [number for number in whole if number not in lacking]
     times = forecast([estimates[number] for number in order], free)
     for position, (number, (starts_s, ends_s)) in enumerate(zip(order, times, strict=True), 1):
         found[number] = Place(position, starts_s, ends_s)
+    last = [number for number in whole if number in lacking]
+    for position, number in enumerate(last, len(order) + 1):
+        found[number] = Place(position, 0.0, estimates[number], has_device=False)
     return found
 
 
@@ -411,6 +419,13 @@ def _elsewhere(session: Session, device: Device, left_ms: int | None) -> set[int
         for number, gpu, node, model, cases_done in rows
         if not device.fits(gpu, node) or (cases_done and model not in (None, device.model))
     }
+
+
+def _without_device(session: Session, devices: Devices) -> set[int]:
+    """Numbers of the waiting jobs for which no server that runs has a device."""
+    asking = sa.or_(Job.gpu.is_not(None), Job.node.is_not(None))
+    query = sa.select(Job.number, Job.gpu, Job.node).where(Job.state == "queued", asking)
+    return {number for number, gpu, node in session.execute(query) if not devices.fit(gpu, node)}
 
 
 def _ends(session: Session) -> dict[str, int]:

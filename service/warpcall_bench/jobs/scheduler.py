@@ -25,7 +25,7 @@ from warpcall_bench.artefacts.service import Artefacts
 from warpcall_bench.jobs import lifecycle, queue, scratch
 from warpcall_bench.jobs.database import JobDatabase
 from warpcall_bench.jobs.orphans import OBSERVATIONS, OrphanDetector
-from warpcall_bench.jobs.placement import Device, own_device
+from warpcall_bench.jobs.placement import Device, Devices, all_devices, own_device
 from warpcall_bench.jobs.queue import Claim
 from warpcall_bench.jobs.run_recorder import EndCounter, RunRecorder
 from warpcall_bench.jobs.run_trace import RunTrace, begin_trace
@@ -128,9 +128,9 @@ class Scheduler:
         self._stopping = False
 
     @property
-    def devices(self) -> int:
-        """Number of devices, of all servers that share the queue, that jobs can run on."""
-        return self._nodes.open_lanes()
+    def devices(self) -> Devices:
+        """The devices, of all servers that share the queue, that jobs can run on."""
+        return Devices(self._nodes.open_lanes(), all_devices(self._nodes, alive=True))
 
     def start(self) -> None:
         """Start to poll the queue, in the running event loop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -243,6 +243,12 @@ class JobService:
         """Check a request, of which nothing is queued. It raises as `submit`, except Busy."""
         return await self._checks.check(caller, request)
 
+    async def check_each(
+        self, caller: Caller, request: JobRequest, parts: Sequence[JobRequest]
+    ) -> Sequence[Checked]:
+        """Check a request for jobs that differ only in the GPU that they ask for."""
+        return await self._checks.check_each(caller, request, parts)
+
     async def find(self, caller: Caller, job_id: str, *, any_kind: bool = False) -> JobDetails:
         """One job with its details.
 
@@ -376,12 +382,22 @@ class JobService:
             NotFound: there is no such job, or it is private to another user.
             Busy: the user has too many exports and comparisons under way.
         """
+        async for piece in self.rendered(
+            caller, lambda session: exports.begin(session, caller, job_id, form, samples)
+        ):
+            yield piece
+
+    async def rendered(
+        self, caller: Caller, begin: Callable[[Session], Iterator[exports.Step]]
+    ) -> AsyncGenerator[bytes, None]:
+        """What the steps that `begin` returns render. Each has a transaction of its own.
+
+        Raises:
+            Busy: the user has too many exports and comparisons under way.
+        """
         user = caller.name
         async with self._heavy.admitted(user):
-            steps = await self._database.exports.read(
-                user, exports.begin, caller, job_id, form, samples
-            )
-            for step in steps:
+            for step in await self._database.exports.read(user, begin):
                 yield await self._database.exports.read(user, step)
 
     async def case(self, caller: Caller, job_id: str, position: int) -> CaseDetails:
@@ -402,10 +418,10 @@ class JobService:
             NotFound: there is no such job, or it is private to another user.
             Busy: the user has too many exports and comparisons under way.
         """
-        user = caller.name
-        async with self._heavy.admitted(user):
-            for step in await self._database.exports.read(user, printed.begin, caller, job_id):
-                yield await self._database.exports.read(user, step)
+        async for piece in self.rendered(
+            caller, lambda session: printed.begin(session, caller, job_id)
+        ):
+            yield piece
 
     async def compare(
         self, caller: Caller, first_id: str, second_id: str

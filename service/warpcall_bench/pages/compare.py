@@ -19,6 +19,7 @@ from warpcall.jobs.results import ComparedRow, Comparison
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, log_axis
 from warpcall_bench.jobs import answers, submissions
+from warpcall_bench.jobs.placement import Devices
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages import results
@@ -70,7 +71,7 @@ class Compared:
     band: tuple[float, float] | None
 
 
-def form_page(session: Session, view: View, a: str, b: str, devices: int) -> str:
+def form_page(session: Session, view: View, a: str, b: str, devices: Devices) -> str:
     """The page with which two jobs are chosen."""
     found = answers.jobs(session, view.caller, Filter(limit=LATEST), devices).jobs
     op = submissions.find(session, view.caller, a).op if a else None
@@ -165,7 +166,7 @@ def _several_columns(others: Sequence[str]) -> dict[str, str]:
     return {"case": "name", "implementation": "implementation", "first µs": "first_us", **rows}
 
 
-def _several_frame(session: Session, view: View, ids: Sequence[str], devices: int) -> str:
+def _several_frame(session: Session, view: View, ids: Sequence[str], devices: Devices) -> str:
     found = [answers.job(session, view.caller, one, devices) for one in ids]
     return render("compare_several.html", view, jobs=found)
 
@@ -220,7 +221,7 @@ def regression_page(session: Session, view: View, job_id: str, allowed: float) -
     )
 
 
-def _frame(session: Session, view: View, empty: dict[str, Any], devices: int) -> str:
+def _frame(session: Session, view: View, empty: dict[str, Any], devices: Devices) -> str:
     pair = [answers.job(session, view.caller, empty[name], devices) for name in ("a", "b")]
     return render(
         "compare.html",

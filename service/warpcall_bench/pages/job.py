@@ -20,6 +20,7 @@ from warpcall_bench.jobs import answers as job_answers
 from warpcall_bench.jobs import sanitized, submissions
 from warpcall_bench.jobs.lifecycle import is_race
 from warpcall_bench.jobs.measurements import measurements
+from warpcall_bench.jobs.placement import Devices
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.tables import SCRATCH, Job
 from warpcall_bench.pages import answers, results
@@ -81,7 +82,7 @@ async def job_page(
 
 
 def job_frame(
-    session: Session, view: View, job_id: str, devices: int, hosts: Mapping[str, str] = NO_HOSTS
+    session: Session, view: View, job_id: str, devices: Devices, hosts: Mapping[str, str] = NO_HOSTS
 ) -> str:
     """The page without what was measured, which belongs where REST stands. That of a scratch run is whole.
 

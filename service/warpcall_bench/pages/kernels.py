@@ -18,6 +18,7 @@ from warpcall.problems import ProblemDetails, ProblemList
 from warpcall_bench.drawing.plots import log_axis
 from warpcall_bench.drawing.sources import difference, files_of_op, highlighted, plain
 from warpcall_bench.jobs import answers, submissions
+from warpcall_bench.jobs.placement import Devices
 from warpcall_bench.jobs.service import JobService
 from warpcall_bench.pages.results import case_name
 from warpcall_bench.pages.sortable import ordered
@@ -212,7 +213,7 @@ def op_page(
     found: ImplementationList,
     providers: Mapping[str, OperatorModule],
     file: str | None,
-    devices: int,
+    devices: Devices,
 ) -> str:
     """One op: its declaration, the implementations that there are, its source and its latest jobs.
 
@@ -242,7 +243,7 @@ def implementation_page(
     session: Session,
     view: View,
     pair: Pair[ImplementationDetails],
-    devices: int,
+    devices: Devices,
     files: Sequence[Mapping[str, bytes]] = (),
 ) -> str:
     """One version of an uploaded implementation, or its difference from an earlier one.
@@ -267,7 +268,7 @@ def problem_page(
     pair: Pair[ProblemDetails],
     offered: ImplementationList,
     providers: Mapping[str, OperatorModule],
-    devices: int,
+    devices: Devices,
 ) -> str:
     """One version of a problem, or its difference from an earlier one.
 
@@ -318,7 +319,7 @@ def _shown(
     view: View,
     pair: Pair[Uploaded],
     measured: submissions.Filter,
-    devices: int,
+    devices: Devices,
 ) -> dict[str, Any]:
     """What the pages of all uploads show: the source or a difference, and the latest jobs."""
     one, other = pair

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs import STATES, Queue
 from warpcall_bench.drawing.numbers import count, span
 from warpcall_bench.jobs import answers
+from warpcall_bench.jobs.placement import Devices
 from warpcall_bench.jobs.search import SORTS, Found
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages.shown import Servers
@@ -30,7 +31,7 @@ def queue_page(
     session: Session,
     view: View,
     devices: Sequence[DeviceStrip],
-    job_devices: int,
+    job_devices: Devices,
     servers: Servers,
     able: str,
 ) -> str:
@@ -78,10 +79,11 @@ def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:
     if not ready:
         return "No device is ready."
     running = [entry for entry in queue.entries if entry.position == 0]
-    waiting = [entry for entry in queue.entries if entry.position > 0]
+    waiting = [entry for entry in queue.entries if entry.position > 0 and entry.has_device]
     if not running and not waiting:
         return "Free: a job that you submit now starts at once."
-    own = [entry for entry in queue.entries if entry.user == user]
+    entries = [*running, *waiting]
+    own = [entry for entry in entries if entry.user == user]
     free = queue.devices - len(running)
     first = (
         f"{count(free, 'device')} free."
@@ -91,11 +93,11 @@ def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:
     if not own:
         if free > 0 and not waiting:
             return first
-        ends = max(entry.ends_in_s for entry in queue.entries)
+        ends = max(entry.ends_in_s for entry in entries)
         return f"{first} All of them are done in about {span(ends)}."
     if own[0].position == 0:
         return f"{first} Your job runs, and ends in about {span(own[0].ends_in_s)}."
-    before = sum(entry.position < own[0].position for entry in queue.entries)
+    before = sum(entry.position < own[0].position for entry in entries)
     return (
         f"{first} Your next job starts in about {span(own[0].starts_in_s)}, after "
         f"{count(before, 'other job')}."
@@ -103,7 +105,7 @@ def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:
 
 
 def jobs_page(
-    session: Session, view: View, wanted: Filter, ops: list[str], job_devices: int
+    session: Session, view: View, wanted: Filter, ops: list[str], job_devices: Devices
 ) -> str:
     """The page as text.
 

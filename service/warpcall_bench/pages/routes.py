@@ -13,6 +13,7 @@ from warpcall.jobs import State
 from warpcall.regressions import ALLOWED, MOST_ALLOWED
 from warpcall_bench.artefacts.contents import contents
 from warpcall_bench.artefacts.service import Artefacts
+from warpcall_bench.groups.service import GroupService
 from warpcall_bench.jobs.models import CaseKey, ImplementationName, Name, Word
 from warpcall_bench.jobs.routes import JobId, Position
 from warpcall_bench.jobs.search import SORTS, Found
@@ -29,6 +30,7 @@ from warpcall_bench.pages.compare import (
     several_of,
     several_page,
 )
+from warpcall_bench.pages.group import group_page
 from warpcall_bench.pages.history import history_page
 from warpcall_bench.pages.job import job_page
 from warpcall_bench.pages.kernels import kernel_routes
@@ -59,6 +61,7 @@ Outcome = Annotated[Found | None, EMPTY_IS_NONE]
 def pages(
     engine: Engine,
     jobs: JobService,
+    groups: GroupService,
     uploads: UploadService,
     shares: ShareService,
     nodes: Nodes,
@@ -127,6 +130,12 @@ def pages(
         view = View.of(request)
         parts = job_page(jobs, view, id, first, bool(ratios), hosts)
         return await streamed_page(request, view, parts)
+
+    @router.get("/groups/{id}")
+    async def show_group(request: Request, caller: CurrentCaller, id: JobId) -> Response:
+        hosts = servers(nodes).hosts
+        view, devices = View.of(request), groups.devices
+        return page(request, await jobs.read(caller, group_page, view, id, devices, hosts))
 
     @router.get("/jobs/{id}/cases/{position}")
     async def show_case(

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED
 from warpcall_bench.jobs import answers, scratch
+from warpcall_bench.jobs.placement import Devices
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.pages.view import View, render
 from warpcall_bench.runs.events import OutputWritten
@@ -20,7 +21,7 @@ MOST_SHOWN_BYTES = 128 << 10  # of the end of the output
 
 
 def scratch_page(
-    session: Session, view: View, row: Job, devices: int, hosts: Mapping[str, str]
+    session: Session, view: View, row: Job, devices: Devices, hosts: Mapping[str, str]
 ) -> str:
     """The page as text.
 

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from warpcall import __version__
 from warpcall.errors import Problem
-from warpcall.jobs import scores
+from warpcall.jobs import lacking, scores
 from warpcall.jobs.outcomes import chip_of, sentence
 from warpcall.jobs.results import why_no_verdict
 from warpcall_bench.compressed import Compressed, PartsCompressor, accepts_gzip
@@ -52,6 +52,7 @@ REST = "<!-- rest -->"
 SECTIONS = {
     "compare": "jobs",
     "compiled": "kernels",
+    "groups": "jobs",
     "history": "jobs",
     "monitors": "jobs",
     "implementations": "kernels",
@@ -185,6 +186,7 @@ def _environment() -> Environment:
         "levels": LEVELS,
         "sentence_about": sentence,
         "score_text": scores.sentence,
+        "lacking": lacking,
     }
     made.globals["rest_here"] = REST
     made.globals |= {"table": table, "ordered": ordered}

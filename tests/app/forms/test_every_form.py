@@ -24,6 +24,7 @@ FORMS: dict[str, Role | None] = {
     "/call": "call",
     "/new": "bench",
     "/jobs/{id}/again": "bench",
+    "/groups/{id}/cancel": "bench",
     "/jobs/{id}/cancel": "bench",
     "/jobs/{id}/private": "bench",
     "/jobs/{id}/shares": "bench",

@@ -411,7 +411,7 @@ def test_a_run_waits_its_turn_among_the_jobs_of_all(store: Store) -> None:
         submitted(store, user)
     job_rows.submit(store, "cid")
     with store.read() as session:
-        places = queue.places(session, 1)
+        places = queue.places(session, job_rows.DEVICES)
         users = {row.number: row.user_name for row in session.scalars(sa.select(Job))}
 
     order = [users[one] for one in sorted(places, key=lambda one: places[one].position)]

@@ -62,10 +62,10 @@ LISTS = {
     "/implementations/{user}/{name}": "/implementations/alice/x",
     "/problems/{user}/{name}": "/problems/alice/x",
 }
-# tests/service/shares asks the pages below /share, tests/forms those that change links, and
-# tests/service/monitors those of monitors.
+# tests/service/shares asks the pages below /share, tests/forms those that change links,
+# tests/service/monitors those of monitors, and test_group_visibility.py those of groups.
 NAMES_NO_JOB = re.compile(
-    r"/(account|admin|call|compiled|docs|guide|install|share|start|static|log(in|out.*)|upload|modules|monitors)(/.*)?|/new|/shares/.*"
+    r"/(account|admin|call|compiled|docs|guide|install|share|start|static|log(in|out.*)|upload|modules|monitors|groups)(/.*)?|/new|/shares/.*"
 )
 NO_PAGE = re.compile(r"HEAD|\w+ /(v1|v2|healthz|readyz|metrics)(/|$)")
 # What a request with a body is sent, by the end of its path.

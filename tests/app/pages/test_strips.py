@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from tests.app.pages.conftest import Lab
-from tests.service.job_rows import caller
+from tests.service.job_rows import DEVICES, caller
 from tests.waiting import until
 from warpcall_bench.pages.lists import queue_page
 from warpcall_bench.pages.shown import Servers
@@ -103,7 +103,12 @@ def test_the_page_draws_the_hour_of_a_gpu_and_has_its_numbers(tmp_path: Path) ->
     store.migrate()
     with store.read() as session:
         page = queue_page(
-            session, View("./", "/", caller("ann")), [strip(H200, HOUR)], 1, Servers("", ()), ""
+            session,
+            View("./", "/", caller("ann")),
+            [strip(H200, HOUR)],
+            DEVICES,
+            Servers("", ()),
+            "",
         )
     store.close()
 

@@ -44,6 +44,7 @@ NEEDS: dict[str, Role] = {
         "admin",
     ),
     "POST /v1/jobs": "bench",
+    **dict.fromkeys(("POST /v1/groups", "POST /v1/groups/{id}/cancel"), "bench"),
     **dict.fromkeys(("POST /v1/jobs/preview", "POST /v1/compile-reports"), "bench"),
     **dict.fromkeys(("POST /v1/evaluations", "POST /v1/evaluations/batch"), "bench"),
     "PATCH /v1/jobs/{id}": "bench",
@@ -67,6 +68,7 @@ CALL = {
         "GET /v1/nodes",
     ),  # and each op
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
+    *("GET /v1/groups/{id}", "GET /v1/groups/{id}/results"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results", "GET /v1/jobs/{id}/progress"),
     "GET /v1/jobs/{id}/printed",
     *("GET /v1/jobs/{id}/cases/{position}", "GET /v1/jobs/{id}/compare/{other}"),

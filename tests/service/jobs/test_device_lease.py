@@ -413,7 +413,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             return (
                 engine.status()[0],
                 found.state,
-                job_service.scheduler.devices,
+                job_service.scheduler.devices.number,
                 values,
                 lane.is_running(),
             )

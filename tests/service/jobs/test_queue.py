@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
-from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
+from tests.service.job_rows import DEVICES, RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
 from warpcall.jobs import UNFINISHED
 from warpcall_bench.artefacts.service import Artefacts
@@ -243,8 +243,8 @@ def test_places_say_who_is_next_and_when(store: Store) -> None:
     claim(store)
 
     with store.read() as session:
-        whole = answers.whole_queue(session, caller("alice"), devices=1)
-        page = answers.jobs(session, caller("alice"), Filter(user="alice"), 1)
+        whole = answers.whole_queue(session, caller("alice"), DEVICES)
+        page = answers.jobs(session, caller("alice"), Filter(user="alice"), DEVICES)
 
     assert [(e.position, e.user) for e in whole.entries] == [(0, "alice"), (1, "bob"), (2, "alice")]
     assert [e.id for e in whole.entries] == [ids[0], ids[2], ids[1]]

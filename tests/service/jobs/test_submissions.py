@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.service import stored
-from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
+from tests.service.job_rows import DEVICES, MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
 from warpcall.jobs.outcomes import chip_of
 from warpcall_bench.jobs import answers, events, lifecycle, submissions
@@ -114,7 +114,7 @@ def test_a_list_says_what_each_job_measures_first(store: Store) -> None:
     submit(store, "alice", cases=3)
 
     with store.read() as session:
-        (job,) = answers.jobs(session, caller("alice"), Filter(), 1).jobs
+        (job,) = answers.jobs(session, caller("alice"), Filter(), DEVICES).jobs
 
     assert job.first_case == "case 0"
 
@@ -126,7 +126,7 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
 
     def found(name: str, user: str = "alice") -> list[str]:
         with store.read() as session:
-            listed = answers.jobs(session, caller(user), Filter(words=name), 1).jobs
+            listed = answers.jobs(session, caller(user), Filter(words=name), DEVICES).jobs
         return [f"{job.title}: {job.measured}" for job in listed]
 
     ours = "100 % of\N{EM DASH}Tiles: case 0 + 2 more"
@@ -134,7 +134,9 @@ def test_a_job_is_found_by_a_part_of_its_name(store: Store) -> None:
     assert found("tiles", "bob") == ["tiles: case 0 + 2 more", ours]
     assert found("1_0") == found("nothing") == []
     with store.read() as session:
-        assert answers.job(session, caller("alice"), named, 1).name == "100 % of\N{EM DASH}Tiles"
+        assert (
+            answers.job(session, caller("alice"), named, DEVICES).name == "100 % of\N{EM DASH}Tiles"
+        )
 
 
 def test_a_job_is_found_by_any_of_its_texts_its_outcome_and_its_day(store: Store) -> None:
@@ -154,7 +156,8 @@ def test_a_job_is_found_by_any_of_its_texts_its_outcome_and_its_day(store: Store
     def found(**wanted: Any) -> list[str]:
         with store.read() as session:
             return [
-                job.id for job in answers.jobs(session, caller("alice"), Filter(**wanted), 1).jobs
+                job.id
+                for job in answers.jobs(session, caller("alice"), Filter(**wanted), DEVICES).jobs
             ]
 
     for words in ("FIX", "8192x8192", "8192 x 8192 bf16", "fix 8192,8192", "nightly", large):
@@ -187,7 +190,7 @@ def test_a_list_in_any_order_comes_whole_in_pages(store: Store) -> None:
         with store.read() as session:
             while True:
                 wanted = Filter(sort=sort, limit=1, before=before)
-                page = answers.jobs(session, caller("root", "admin"), wanted, 1)
+                page = answers.jobs(session, caller("root", "admin"), wanted, DEVICES)
                 found += [jobs.index(job.id) for job in page.jobs]
                 if (before := page.next) is None:
                     return "".join(map(str, found))
@@ -230,7 +233,7 @@ def test_a_list_says_what_each_job_found_with_a_number_of_queries_that_does_not_
         with store.read() as session:
             asked: list[object] = []
             sa.event.listen(session.connection(), "before_execute", lambda *_: asked.append(1))
-            jobs = answers.jobs(session, caller("alice"), Filter(limit=limit), 1).jobs
+            jobs = answers.jobs(session, caller("alice"), Filter(limit=limit), DEVICES).jobs
         chips = [chip_of(replace(job, state="succeeded")) for job in jobs]
         return [chip.text if chip else "" for chip in chips], len(asked)
 
@@ -261,7 +264,7 @@ def test_the_queue_names_a_private_job_only_to_those_who_may_read_it(store: Stor
 
     def titles(user: Caller) -> list[str]:
         with store.read() as session:
-            return [entry.title for entry in answers.whole_queue(session, user, 1).entries]
+            return [entry.title for entry in answers.whole_queue(session, user, DEVICES).entries]
 
     assert titles(caller("alice")) == titles(caller("root", "admin")) == ["open", "secret"]
     assert titles(caller("bob")) == ["open", "permute"]

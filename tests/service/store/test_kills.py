@@ -90,7 +90,7 @@ def state(store):
         disabled = session.scalars(sa.select(tables.User.disabled_at)).all()
         requests = [row.requests for row in users.usage(session, "2026-01-01")]
         return [len(found.keys), found.number, any(disabled), requests]
-for statement in range(1, 100):
+for statement in range(1, 1000):
     if not (child := os.fork()):
         left = [statement]
         def count(*_):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 import sqlalchemy as sa
 
-from tests.service.job_rows import MANY, caller, checked, claim, request
+from tests.service.job_rows import DEVICES, MANY, caller, checked, claim, request
 from tests.service.stored import implementation, result
 from warpcall.jobs import ExitClass
 from warpcall_bench.jobs import answers, lifecycle, submissions
@@ -181,7 +181,7 @@ def test_partial_jobs_are_listed_by_their_state_and_say_why_in_their_remarks(
 
     with store.read() as session:
         wanted = submissions.Filter(state="partial")
-        listed = answers.jobs(session, caller("ann"), wanted, 1).jobs
+        listed = answers.jobs(session, caller("ann"), wanted, DEVICES).jobs
         row = session.scalars(sa.select(Job).where(Job.id == job.id)).one()
         remarks = answers.remarks(row)
     assert [one.id for one in listed] == [job.id]
