@@ -171,6 +171,7 @@ class Services:
             pages(
                 *(engine, jobs, self._groups, uploads, self._shares, core.nodes, self._artefacts),
                 lambda: self._sandbox.status,
+                "" if settings.trace_viewer == "none" else settings.trace_viewer,
             ),
             forms(
                 *(core, settings, jobs, self._groups, uploads),

@@ -283,6 +283,14 @@ class BenchSettings(Settings):
             "it, such jobs say so and go on."
         ),
     )
+    trace_viewer: str = Field(
+        "https://ui.perfetto.dev",
+        pattern=r"^(none|https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?)$",
+        description=(
+            "URL of the Perfetto that pages open traces of `--profile torch` with, such as a copy of it "
+            "in your network. With `none` pages have no button for it."
+        ),
+    )
     artefact_max_bytes: ByteSize = Field(
         ByteSize(16 * MIB),
         ge=1024,

@@ -109,6 +109,17 @@ def test_what_nsight_compute_refuses_is_said_in_a_sentence(
     assert why in one["error"], one
 
 
+def test_a_trace_has_a_table_of_its_top_kernels(http: httpx.Client) -> None:
+    found, names = profiled(http, "torch")
+
+    for name in names:
+        table = found[f"{name} torch-kernels"].json()
+        (kernel,) = (one for one in table["kernels"] if "softmax" in one["name"])
+        assert (table["what"], table["calls"], kernel["launches"]) == ("kernels", 3, 3)
+        assert kernel["share"] > 0.9
+        assert 10 < kernel["mean_us"] < 1000
+
+
 def test_a_job_reports_the_kernels_that_it_launches(http: httpx.Client) -> None:
     found, names = profiled(http, "compile")
 

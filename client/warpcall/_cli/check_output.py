@@ -107,6 +107,7 @@ def check_json(results: Results) -> dict[str, Any]:
                 "result": result_of(row),
                 "reason": row.error or (NEEDS_GPU if row.status == "unchecked" else None),
                 "traceback": row.traceback,
+                "sanitizer": row.sanitizer,
             }
             for row in rows
         ],

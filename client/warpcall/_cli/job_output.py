@@ -15,6 +15,7 @@ from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import (
     ago,
     converged,
+    microseconds,
     one_line,
     remarks,
     results_lines,
@@ -24,12 +25,16 @@ from warpcall._cli.tables import (
 from warpcall._cli.upload_prints import printed_lines
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
+from warpcall.artefacts import TopKernels
 from warpcall.jobs import JobPreview, SubmittedJob, scores
 from warpcall.jobs.outcomes import conclusive, outcomes_of, sentence
 from warpcall.jobs.results import Measurement, Results
 
 SANITIZER = "sanitizer-text"  # kind of artefacts
 MOST_SANITIZER = 16  # lines
+MOST_TABLES = 8  # of top kernels
+MOST_TOP = 5  # kernels of each
+KERNEL_CHARS = 60
 
 
 def print_preview(preview: JobPreview, *, as_json: bool) -> None:
@@ -107,7 +112,24 @@ def _artefacts(job: Job) -> list[str]:
     # The rows of the results say why compute-sanitizer was not run.
     failed = [one for one in found if one.error and one.kind != SANITIZER]
     lines = [f"{one.name}: {one_line(one.error)}" for one in failed]
+    if asked.get("profile") == "torch":
+        lines += top_kernel_lines(job.top_kernels())
     return [*lines, f"{plural(stored, 'artefact')}: warpcall artefacts {job.id}"]
+
+
+def top_kernel_lines(tables: Sequence[TopKernels]) -> list[str]:
+    """The top kernels of traces: a line for each trace, and below it one for each kernel."""
+    lines = []
+    for one in tables[:MOST_TABLES]:
+        of = f"{one.implementation}, case {one.position}, {plural(one.calls, 'call')}"
+        lines.append(f"top {one.what} of {one_line(of)}: total us, mean us, launches")
+        lines += [
+            f"  {kernel.share:>5.1%} {microseconds(kernel.total_us):>9} "
+            f"{microseconds(kernel.mean_us):>9} {kernel.launches:>5}  {one_line(kernel.name)[:KERNEL_CHARS]}"
+            for kernel in one.kernels[:MOST_TOP]
+        ]
+    more = len(tables) - MOST_TABLES
+    return [*lines, *([f"the pages of the cases have {more} more traces"] if more > 0 else [])]
 
 
 def sanitizer_lines(rows: Sequence[Measurement]) -> list[str]:

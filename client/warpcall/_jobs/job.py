@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -18,6 +19,7 @@ from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall._text import clean
+from warpcall.artefacts import TopKernels
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 from warpcall.jobs import (
     COMPLETED,
@@ -35,6 +37,7 @@ from warpcall.jobs.results import CaseDetails, Results
 PATH = wire.JOBS_PATH
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # an id of this form cannot lead to another path
 ARTEFACTS = "/artefacts"
+KERNELS = "torch-kernels"  # kind of artefacts
 POLL_S = 2.0  # between two requests for the place in the queue
 
 
@@ -175,6 +178,23 @@ class AsyncJob(JobHandle):
         """As `Job.artefacts`, awaited."""
         return await artefacts_at(self._core, path_of(self.id, ARTEFACTS), AsyncJobArtefact)
 
+    async def top_kernels(self) -> list[TopKernels]:
+        """What took the most time in each trace of the job, for a job with the profile "torch".
+
+        Each names the case and the implementation. Those of traces that could not be made, or that have
+        expired, are missing; `artefacts` says why.
+        """
+        listed = await artefacts_at(self._core, path_of(self.id, ARTEFACTS), AsyncJobArtefact)
+        return [
+            replace(
+                parse(TopKernels, _json_of(await one.read()), "a table of kernels"),
+                position=one.position,
+                implementation=one.implementation,
+            )
+            for one in listed
+            if one.kind == KERNELS and not one.error
+        ]
+
     async def progress(self) -> JobProgress:
         """Where the time of the job went, and what it does now."""
         payload = await self._core.get_json(path_of(self.id, "/progress"))
@@ -244,9 +264,18 @@ class Job(JobHandle):
     wait = blocking(AsyncJob.wait)
     results = blocking(AsyncJob.results)
     case = blocking(AsyncJob.case)
+    top_kernels = blocking(AsyncJob.top_kernels)
     progress = blocking(AsyncJob.progress)
     printed = blocking(AsyncJob.printed)
     share = blocking(AsyncJob.share)
+
+
+def _json_of(content: bytes) -> Any:
+    """The JSON of a file; None if it is none, which fits no type."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def details_from(payload: Any) -> JobDetails:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall_bench.artefacts import ncu, tools
-from warpcall_bench.artefacts.contents import REPORT, SANITIZER, TEXT
+from warpcall_bench.artefacts.contents import KERNELS, REPORT, SANITIZER, TEXT, TRACE
 from warpcall_bench.artefacts.service import Artefacts, NewArtefact, file_name
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.jobs.tables import Job, JobCase, Measurement
@@ -37,7 +37,8 @@ STALL_SHARE = 0.5  # of the seconds without progress that a job may have, which 
 CALL_SHARE = 0.8  # likewise of the seconds for which a job may keep its device
 TEXT_TYPE = "text/plain; charset=utf-8"
 FILES = {  # kind and media type, by the end of the name
-    "trace.json": ("torch-profile", "application/json"),
+    "kernels.json": (KERNELS, "application/json"),
+    "trace.json": (TRACE, "application/json"),
     "ncu-rep": ("ncu-report", "application/octet-stream"),
     "compiled.json": (REPORT, "application/json"),
     "ncu.txt": (TEXT, TEXT_TYPE),

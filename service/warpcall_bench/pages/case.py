@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.outcomes import conclusive, outcomes_of
 from warpcall.jobs.results import CaseDetails, Measurement
 from warpcall_bench.artefacts import database as artefacts
-from warpcall_bench.artefacts.contents import SHOWN_KINDS, Content
+from warpcall_bench.artefacts.contents import SHOWN_KINDS, TRACE, Content
 from warpcall_bench.artefacts.tables import ArtefactRow
 from warpcall_bench.drawing import numbers
 from warpcall_bench.drawing.plots import LogAxis, Tick, log_axis
@@ -98,13 +98,14 @@ class RatioSpread:
 def case_artefacts(
     session: Session, caller: Caller, job_id: str, position: int
 ) -> list[ArtefactRow]:
-    """The artefacts of a case whose contents its page shows.
+    """The artefacts of a case whose contents its page shows, and its traces.
 
     Raises:
         NotFound: there is no such job, or the caller may not see it.
     """
     rows = artefacts.of_job(session, submissions.find(session, caller, job_id))
-    return [row for row in rows if row.position == position and row.kind in SHOWN_KINDS]
+    kinds = (*SHOWN_KINDS, TRACE)
+    return [row for row in rows if row.position == position and row.kind in kinds]
 
 
 def case_page(
@@ -113,11 +114,13 @@ def case_page(
     job_id: str,
     position: int,
     profiles: Sequence[Content] = (),
+    viewer: str = "",
 ) -> str:
     """The page as text.
 
     Args:
         profiles: contents of artefacts of the case. Guests get none.
+        viewer: URL of the viewer that opens traces; empty if there is none.
 
     Raises:
         NotFound: there is no such job or case, or the caller may not see it.
@@ -155,10 +158,21 @@ def case_page(
         more=_columns(rows),
         data=view.data(case.job, "cases", str(case.position)),
         printed=printed.of_case(session, number, position),
-        profiles=sorted(profiles, key=lambda one: order.get(one.implementation, len(order))),
+        profiles=sorted(
+            # An error of a trace is shown in the place of its table.
+            (one for one in profiles if one.kind != TRACE or one.error),
+            key=lambda one: order.get(one.implementation, len(order)),
+        ),
+        traces=traces_of(profiles),
+        viewer=viewer,
         no_colour=results.COLOURS,
         compiled=_compiled(session, view, case),
     )
+
+
+def traces_of(profiles: Sequence[Content]) -> dict[str, str]:
+    """The names of the traces among the artefacts of a case, by implementation."""
+    return {one.implementation: one.name for one in profiles if one.kind == TRACE and not one.error}
 
 
 def _compiled(session: Session, view: View, case: CaseDetails) -> dict[str, str]:

@@ -21,7 +21,7 @@ from warpcall_bench.jobs.service import JobService
 from warpcall_bench.jobs.submissions import Filter
 from warpcall_bench.pages import docs, guide, login, start, static
 from warpcall_bench.pages.board import board_page
-from warpcall_bench.pages.case import case_artefacts, case_page
+from warpcall_bench.pages.case import case_artefacts, case_page, traces_of
 from warpcall_bench.pages.compare import (
     address_of,
     comparison_page,
@@ -67,8 +67,14 @@ def pages(
     nodes: Nodes,
     artefacts: Artefacts,
     upload_status: Callable[[], str],
+    viewer: str,
 ) -> APIRouter:
-    """All pages. `upload_status` returns what /readyz says of uploads."""
+    """All pages.
+
+    Args:
+        upload_status: returns what /readyz says of uploads.
+        viewer: URL of the viewer that opens traces; empty if there is none.
+    """
     router = APIRouter(include_in_schema=False)
     for part in (
         static.routes(),
@@ -143,8 +149,10 @@ def pages(
     ) -> Response:
         rows = await jobs.read(caller, case_artefacts, caller, id, position)
         profiles = await contents(artefacts, rows)
-        text = await jobs.read(caller, case_page, View.of(request), id, position, profiles)
-        return page(request, text)
+        shown = (View.of(request), id, position, profiles, viewer)
+        text = await jobs.read(caller, case_page, *shown)
+        # A browser lets a page speak with a tab of another origin only if its policy allows it.
+        return page(request, text, hands_over=bool(viewer and traces_of(profiles)))
 
     @router.get("/jobs/{id}/regression")
     async def show_regression(

@@ -205,9 +205,16 @@ def render(template: str, view: View, **context: Any) -> str:
     return _environment().get_template(template).render(view=view, **context)
 
 
-def page(request: Request, text: str, status: int = 200) -> Response:
-    """The response with a page."""
-    return Compressed(text, status, _headers(request), "text/html")
+def page(request: Request, text: str, status: int = 200, *, hands_over: bool = False) -> Response:
+    """The response with a page.
+
+    Args:
+        hands_over: whether its scripts hand data over to tabs of other origins that they open.
+    """
+    headers = _headers(request)
+    if hands_over:
+        headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
+    return Compressed(text, status, headers, "text/html")
 
 
 async def streamed_page(request: Request, view: View, parts: AsyncGenerator[str, None]) -> Response:

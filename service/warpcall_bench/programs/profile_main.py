@@ -56,7 +56,7 @@ def make_lazily(
     Args:
         key: of the case.
     """
-    from warpcall_bench.profilers import compiled, ncu, sanitizer
+    from warpcall_bench.profilers import compiled, ncu, sanitizer, top_kernels
     from warpcall_bench.profilers.program import NoProfile
     from warpcall_kernels import measuring
 
@@ -67,7 +67,8 @@ def make_lazily(
             most_bytes = wanted["most_bytes"]
             device = task["device"]
             trace = measuring.trace(case(), name, device, most_bytes=most_bytes, lease=lease)
-            return Made({"trace.json": trace}, "")
+            table = top_kernels.table_of(trace, name, on_gpu=device.startswith("cuda"))
+            return Made({"kernels.json": table, "trace.json": trace}, "")
         if wanted["profiler"] == "compile":
             return Made({"compiled.json": compiled.report_of_job(task, position, name)}, "")
         if (tool := wanted["profiler"]) in SANITIZERS:

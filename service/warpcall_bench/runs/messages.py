@@ -43,7 +43,7 @@ PIECE_BYTES = 512 << 10  # of a file of a profile, in each frame but the last
 # The files of each kind of profile, in the order in which they are sent. An error takes the place of
 # the last one, so that a profile is complete when it has its last file.
 PROFILE_FILES: Mapping[str, tuple[str, ...]] = {
-    "torch": ("trace.json",),
+    "torch": ("kernels.json", "trace.json"),
     "ncu": ("ncu-rep", "ncu.txt"),
     "compile": ("compiled.json",),
     "memcheck": ("memcheck.txt",),

@@ -73,7 +73,7 @@ def test_the_vendored_files_are_those_of_the_list() -> None:
     hashes = {name: hashlib.sha256(found[name].content).hexdigest() for name in static.VENDORED}
     assert hashes == {name: one.sha256 for name, one in static.VENDORED.items()}
     assert {*found} - {*static.VENDORED} == {
-        *("app.css", "app.js", "docs.js", "pictures.js", "rounds.js", "icon.svg")
+        *("app.css", "app.js", "docs.js", "pictures.js", "rounds.js", "traces.js", "icon.svg")
     }
     assert all(one.license in ("0BSD", "MIT") for one in static.VENDORED.values())
 

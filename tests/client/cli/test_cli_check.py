@@ -111,6 +111,7 @@ def test_json_has_the_results_and_their_numbers(lab: LabServer, warpcall: Comman
         "result": "wrong",
         "reason": "out[0,1] is 2, should be 1",
         "traceback": None,
+        "sanitizer": {},
     }
 
 

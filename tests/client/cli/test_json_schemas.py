@@ -81,7 +81,7 @@ def test_jobs_with_profiles_and_their_artefacts(warpcall: Warpcall, fits: Check)
     _, saved, _ = warpcall("artefacts", results["id"], name, "-o", "trace.json", "--json")
 
     fits(results, "Results")
-    assert len(artefacts) == 2
+    assert len(artefacts) == 4, "a trace and its top kernels, of each implementation"
     for one in (*artefacts, json.loads(saved)):
         fits(one, "Artefact")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import SETTINGS, Lab, running_lab, uploaded
 from tests.service.uploads.sources import SHORT, TRITON
 from tests.waiting import until
+from warpcall import Client
 from warpcall_bench.artefacts import profiles
 
 pytestmark = pytest.mark.slow
@@ -71,9 +73,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def listed(http: httpx.Client, job: dict[str, Any]) -> dict[tuple[int, str], dict[str, Any]]:
-    """The artefacts of a job, by case and implementation."""
+    """The traces of a job, by case and implementation."""
     found = http.get(f"/v1/jobs/{job['id']}/artefacts").json()["artefacts"]
-    return {(one["position"], one["implementation"]): one for one in found}
+    traces = (one for one in found if one["kind"] == "torch-profile")
+    return {(one["position"], one["implementation"]): one for one in traces}
 
 
 def trace_of(http: httpx.Client, job: dict[str, Any], artefact: dict[str, Any]) -> list[Any]:
@@ -94,6 +97,11 @@ def test_each_implementation_of_each_case_has_a_trace(lab: Lab) -> None:
         found = listed(http, job)
         page = http.get(f"/jobs/{job['id']}", headers={"accept": "text/html"}).text
         events = {of: trace_of(http, job, one) for of, one in found.items()}
+        html = {"accept": "text/html"}
+        shown = [http.get(f"/jobs/{job['id']}/cases/{n}", headers=html).text for n in (0, 1)]
+    with Client(lab.server.url, api_key=lab.keys["ann"]) as gpu:
+        top = gpu.jobs.get(job["id"]).top_kernels()
+    tables = {(one.position or 0, one.implementation): one for one in top}
 
     assert job["state"] == "succeeded", job
     assert found.keys() == {(p, n) for p in (0, 1) for n in ("warpcall", "torch", "copy")}
@@ -107,6 +115,20 @@ def test_each_implementation_of_each_case_has_a_trace(lab: Lab) -> None:
         assert all({"name", "pid", "tid", "ts", "dur"} <= event.keys() for event in spans)
         assert {f"call {i} of {name}" for i in range(3)} <= {event["name"] for event in spans}
         assert any(event["name"].startswith("aten::") for event in spans)
+    assert set(tables) == found.keys()
+    for table in tables.values():
+        assert (table.what, table.calls) == ("operators", 3)
+        assert 0 < len(table.kernels) <= 20
+        assert sum(one.share for one in table.kernels) <= 1.001
+        assert table.total_us >= sum(one.total_us for one in table.kernels) * 0.999
+        times = [one.total_us for one in table.kernels]
+        assert times == sorted(times, reverse=True)
+    for (position, name), table in tables.items():
+        part = shown[position].partition(f'id="artefact-case-{position}.')
+        assert part[1], name
+        assert f'<td class="mono wrap">{table.kernels[0].name}</td>' in shown[position]
+        link = f"{found[position, name]['name']}"
+        assert f'data-trace="../../../v1/jobs/{job["id"]}/artefacts/{link}"' in shown[position]
     assert [one["name"] for one in found.values()][:3] == [
         "case-0.0-warpcall.trace.json",
         "case-0.1-torch.trace.json",
@@ -227,7 +249,12 @@ def test_the_command_says_how_to_get_the_traces(
 
     assert shown[0] == 0, shown
     (line,) = (line for line in shown[1].splitlines() if "warpcall artefacts" in line)
-    assert line.startswith("2 artefacts: warpcall artefacts ")
+    assert line.startswith("4 artefacts: warpcall artefacts ")
+    tables = re.findall(
+        r"^top operators of (\S+), case 0, 3 calls: total us", shown[1], re.MULTILINE
+    )
+    assert tables == ["warpcall", "torch"]
+    assert re.search(r"^ +\d+\.\d% +[\d.,]+ +[\d.,]+ +\d+  aten::", shown[1], re.MULTILINE)
     assert warpcall("artefacts", line.split()[-1])[1].count("trace.json") == 2
     assert wrong[0] == 2
     assert "--profile must be one of torch" in wrong[2]

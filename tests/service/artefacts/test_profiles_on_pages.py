@@ -13,14 +13,14 @@ import pytest
 
 from tests.servers import Server, running_server
 from tests.service.artefacts.kept import Here, keeping
-from tests.service.artefacts.shown import NCU_TEXT, kernel, profile, report
+from tests.service.artefacts.shown import NCU_TEXT, kernel, profile, report, top
 from tests.service.auth.browsers import Site
 from tests.service.databases import Database, Postgres, new_postgresql
 from tests.service.job_requests import client
 from tests.service.nodes.test_nodes import killed, node, states
 from tests.service.stored import finished
 from tests.waiting import until
-from warpcall_bench.artefacts.contents import MAX_REPORT_BYTES
+from warpcall_bench.artefacts.contents import MAX_REPORT_BYTES, MAX_TABLE_BYTES
 from warpcall_bench.artefacts.service import NewArtefact
 
 pytestmark = pytest.mark.slow
@@ -37,6 +37,14 @@ FILES = {
         "binary": b"\xff\x00\x1b[31m\xe2\x80\xae",
         "lost": b"on no disk",
         "damaged": b"of another size",
+    },
+    "kernels.json": {
+        "top": top(MARKUP),
+        "none": top(),
+        "broken": b"{",
+        "odd": top(MARKUP, share=2.0),
+        "long": top(*(f"k{n}" for n in range(21))),
+        "large": top("k").ljust(MAX_TABLE_BYTES + 1024),
     },
     "compiled.json": {
         "report": report(
@@ -57,6 +65,7 @@ FILES = {
         "never": report(kernel("never", max_warps=0)),
     },
 }
+NO_TABLE = "its file is no table of kernels"
 REASON = f"its process ended with {MARKUP}"
 
 
@@ -164,6 +173,15 @@ def test_the_kernels_of_a_report_are_a_table(lab: Lab) -> None:
     assert "a line of PTX" not in part
 
 
+def test_the_top_kernels_of_a_trace_are_a_table(lab: Lab) -> None:
+    part, none = lab.shown("kernels.json", "top"), lab.shown("kernels.json", "none")
+
+    assert "Kernels in a trace of 3 calls: 50" in text_of(part)
+    assert f"{ESCAPED} 2 50.00 25.00 100 %" in text_of(part)
+    assert "<table" not in none
+    assert "data-trace" not in part, "its trace was deleted"
+
+
 def test_a_report_without_kernels_says_so(lab: Lab) -> None:
     assert "It launches no Triton kernel in this case." in lab.shown("compiled.json", "empty")
 
@@ -186,6 +204,10 @@ def test_an_artefact_without_a_file_shows_its_error(lab: Lab) -> None:
         ("compiled.json", "values", "its file is no compile report"),
         ("compiled.json", "wrong", "its file is no compile report"),
         ("compiled.json", "never", "its file is no compile report"),
+        ("kernels.json", "broken", NO_TABLE),
+        ("kernels.json", "odd", NO_TABLE),
+        ("kernels.json", "long", NO_TABLE),
+        ("kernels.json", "large", "its file has 65 KiB, and a page reads at most 64 KiB"),
         ("ncu.txt", "lost", "its file is lost or damaged"),
         ("ncu.txt", "damaged", "its file is lost or damaged"),
     ],
@@ -215,7 +237,7 @@ def test_a_page_has_only_the_profiles_of_its_case(lab: Lab) -> None:
 def test_the_page_of_the_job_links_to_where_they_are_shown(lab: Lab) -> None:
     job, case = lab.page(rest="").text, lab.page().text
 
-    links = re.findall(r'href="([^"]*)">(?:ncu-text|compile-report)</a>', job)
+    links = re.findall(r'href="([^"]*)">(?:ncu-text|compile-report|torch-kernels)</a>', job)
     places = [urldefrag(link) for link in links]
     assert len(links) == case.count("<section id=")
     assert {place.url for place in places} == {f"../jobs/{lab.open}/cases/0"}
@@ -271,5 +293,5 @@ def test_profiles_on_another_server_are_links_there_and_after_it_is_gone(
 
     for page, why in ((other, "on another server"), (gone, "on a server that is gone")):
         assert page.status_code == 200
-        assert text_of(page.text).count(f"because its file is {why}: case-0.torch.") == 2
-        assert page.text.count(" download>") == 2
+        assert text_of(page.text).count(f"because its file is {why}: case-0.torch.") == 3
+        assert page.text.count(" download>") == 3
