@@ -80,6 +80,28 @@ def test_a_step_of_several_outputs_gives_them_by_name(tensor_client: httpx.Clien
     )
 
 
+def test_a_program_has_a_softmax_with_a_bias_and_both_gradients(
+    tensor_client: httpx.Client,
+) -> None:
+    scores = np.zeros((2, 1, 2, 2), np.float32)
+    bias = np.log(np.array([[1, 3], [1, 1]], np.float32))
+    given = {"x": "x", "bias": "bias", "slopes": "slopes"}
+    gradients = {"grad_output": "x", "output": "y", "bias": "bias"}
+    steps = [
+        {"name": "y", "op": "masked-softmax", "inputs": given},
+        {"name": "g", "op": "masked-softmax-bias-backward", "inputs": gradients},
+    ]
+    outputs = {"y": "y", "grad_x": "g.grad_x", "grad_bias": "g.grad_bias"}
+    inputs = {"x": scores, "bias": bias, "slopes": np.zeros(1, np.float32)}
+
+    answer = send(tensor_client, {"steps": steps, "outputs": outputs}, inputs)
+
+    found = load(answer.content)
+    np.testing.assert_allclose(found["y"], [[[[0.25, 0.75], [0.5, 0.5]]]] * 2)
+    assert (found["grad_x"].shape, found["grad_bias"].shape) == ((2, 1, 2, 2), (2, 2))
+    assert not found["grad_bias"].any()
+
+
 def test_it_comes_as_json_or_as_a_form_too(tensor_client: httpx.Client) -> None:
     program = {"steps": [TURN], "outputs": {"y": "t"}}
     x = {"dtype": "F32", "shape": [2, 3], "data": X.tolist()}

@@ -143,6 +143,18 @@ def test_odd_sizes_before_others_leave_them_aligned(http: httpx.Client) -> None:
     assert outputs_of(answer) == {"out": [0.5, 0, 0.5]}
 
 
+def test_a_bias_of_another_dtype_lies_beside_the_scores(http: httpx.Client) -> None:
+    bias = np.array([0, -np.inf, 0], np.float16)
+    x = np.zeros((2, 3), np.float32)
+    content, headers = packed(
+        {"inputs": [binary("bias", bias, "FP16"), binary("x", x)]}, bias.tobytes(), x.tobytes()
+    )
+
+    answer = http.post("/v2/models/masked-softmax/infer", content=content, headers=headers)
+
+    assert outputs_of(answer) == {"out": [0.5, 0, 0.5] * 2}
+
+
 def test_outputs_come_as_each_is_asked_for(http: httpx.Client) -> None:
     x, weight = np.ones((1, 2, 4), np.float32), np.ones((1, 3), np.float32)
     inputs = [tensor("grad_output", x), tensor("x", x), tensor("weight", weight)]
