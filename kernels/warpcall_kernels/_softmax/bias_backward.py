@@ -13,12 +13,31 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels._transpose.strides import offset
-
 OPERANDS = ("g", "y", "out", "row")
 DIMS = tuple(f"{kind}_{name}" for kind in ("kept", "summed") for name in ("sizes", *OPERANDS))
 COUNTS = ("columns", "kept", "summed", "steps", "parts")
 UNALIGNED = ("stride_gk", "stride_yk")
+
+
+@triton.jit
+def _offset(
+    index: tl.tensor,
+    sizes: tl.tensor,
+    strides: tl.tensor,
+    NDIM: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> tl.tensor:
+    """The 64-bit offsets of indices over `sizes` (C order), in elements; ALIGN divides all strides.
+
+    Indices of 32 bits are divided by a third of the instructions that those of 64 bits take.
+    """
+    if NDIM == 1:
+        return tl.multiple_of(index.to(tl.int64) * strides[0], ALIGN)
+    total = (index % sizes[NDIM - 1]).to(tl.int64) * strides[NDIM - 1]
+    for d in tl.static_range(NDIM - 2, -1, -1):
+        index = index // sizes[d + 1]
+        total += (index % sizes[d] if d > 0 else index).to(tl.int64) * strides[d]
+    return tl.multiple_of(total, ALIGN)
 
 
 @triton.jit
@@ -55,8 +74,8 @@ def totals_kernel(
     """The sum of g * y of a part of a row, of `steps` blocks."""
     part = tl.program_id(0) % parts
     row = (tl.program_id(0) // parts).to(tl.int64)
-    g_ptr += offset(row, sizes, g_strides, NDIM, ALIGN)
-    y_ptr += offset(row, sizes, y_strides, NDIM, ALIGN)
+    g_ptr += _offset(row, sizes, g_strides, NDIM, ALIGN)
+    y_ptr += _offset(row, sizes, y_strides, NDIM, ALIGN)
     whole = columns.to(tl.int64) // ALIGN * ALIGN
     products = tl.zeros([BLOCK], ACC)
     for step in range(steps):
@@ -101,6 +120,7 @@ def masked_softmax_bias_backward_kernel(
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     LANES: tl.constexpr,
+    WIDE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -110,6 +130,8 @@ def masked_softmax_bias_backward_kernel(
     rows of the bias, and `summed` the rows of x of each. With SUM_COLUMNS the bias has one number a row.
     """
     part = tl.program_id(0) % parts
+    if WIDE:
+        part = part.to(tl.int64)
     owner = (tl.program_id(0) // parts).to(tl.int64)
     TAKEN: tl.constexpr = 1 if BY_KEPT else ROWS  # rows of x of each row of the bias, in a tile
     lane = tl.arange(0, ROWS)
@@ -118,8 +140,8 @@ def masked_softmax_bias_backward_kernel(
     y_ptr += block * stride_yk
     out_ptr += block
     cols = tl.arange(0, BLOCK)[None, :]
-    whole = (columns.to(tl.int64) - block) // ALIGN * ALIGN
-    inside = cols < whole
+    columns = columns // ALIGN * ALIGN  # the same number, but now the compiler knows a divisor
+    inside = cols < (columns - block)
     if BY_KEPT:
         each = owner * ROWS + lane
         exists = each < kept
@@ -129,11 +151,11 @@ def masked_softmax_bias_backward_kernel(
         exists = lane >= 0
         index = owner
         of_bias = owner + tl.zeros([1], tl.int64)
-    g_ptr += offset(index, kept_sizes, kept_g, KEPT_DIMS, ALIGN)
-    y_ptr += offset(index, kept_sizes, kept_y, KEPT_DIMS, ALIGN)
-    out_ptr += offset(index, kept_sizes, kept_out, KEPT_DIMS, ALIGN)
-    row = offset(index, kept_sizes, kept_row, KEPT_DIMS, 1)
-    first = part.to(tl.int64) * steps
+    g_ptr += _offset(index, kept_sizes, kept_g, KEPT_DIMS, ALIGN)
+    y_ptr += _offset(index, kept_sizes, kept_y, KEPT_DIMS, ALIGN)
+    out_ptr += _offset(index, kept_sizes, kept_out, KEPT_DIMS, ALIGN)
+    row = _offset(index, kept_sizes, kept_row, KEPT_DIMS, 1)
+    first = part * steps
     last = tl.minimum(first + steps, (summed + (TAKEN - 1)) // TAKEN)
     sums = tl.zeros([ROWS, BLOCK], ACC)
     for step in range(first, last):
@@ -143,15 +165,15 @@ def masked_softmax_bias_backward_kernel(
             exists = step * ROWS + lane < summed
             at = tl.minimum(step * ROWS + lane, summed - 1)
         read = exists[:, None] & inside
-        g_ptrs = (g_ptr + offset(at, summed_sizes, summed_g, SUMMED_DIMS, ALIGN))[:, None]
-        y_ptrs = (y_ptr + offset(at, summed_sizes, summed_y, SUMMED_DIMS, ALIGN))[:, None]
-        out_ptrs = (out_ptr + offset(at, summed_sizes, summed_out, SUMMED_DIMS, ALIGN))[:, None]
+        g_ptrs = (g_ptr + _offset(at, summed_sizes, summed_g, SUMMED_DIMS, ALIGN))[:, None]
+        y_ptrs = (y_ptr + _offset(at, summed_sizes, summed_y, SUMMED_DIMS, ALIGN))[:, None]
+        out_ptrs = (out_ptr + _offset(at, summed_sizes, summed_out, SUMMED_DIMS, ALIGN))[:, None]
         g, y = _terms(g_ptrs + cols * stride_gk, y_ptrs + cols * stride_yk, read, ACC)
         if totals_ptr is None:
             total = tl.sum(g * y, axis=1)
         else:
             part_of_row = tl.arange(0, LANES)[None, :]
-            rows = row + offset(at, summed_sizes, summed_row, SUMMED_DIMS, 1)
+            rows = row + _offset(at, summed_sizes, summed_row, SUMMED_DIMS, 1)
             ptrs = totals_ptr + (rows * total_parts)[:, None] + part_of_row
             total = tl.sum(tl.load(ptrs, mask=part_of_row < total_parts, other=0.0), axis=1)
         grad = tl.where(y == 0.0, 0.0, y * (g - total[:, None]))

@@ -27,6 +27,9 @@ from warpcall_kernels._transpose.strides import (
 from warpcall_kernels.op.launch import Launch, Layout
 
 G, Y, OUT, ROW, BIAS = range(5)  # the operands along the merged dims
+FEW_ROWS_OF_X = (
+    2**31 - 2**16
+)  # of each row of the bias: their numbers, and those of a tile behind them, fit into 32 bits
 ONE = Dim(1, (0,) * (BIAS + 1))
 
 
@@ -111,6 +114,7 @@ def plan(grad: Layout, output: Layout, bias: Layout, scale: float) -> BiasPlan |
         "BY_KEPT": by_kept,
         "SUM_COLUMNS": sum_columns,
         "LANES": triton.next_power_of_2(total_parts),
+        "WIDE": counts[1] >= FEW_ROWS_OF_X,
         "ROWS": tiles.rows,
         "BLOCK": tiles.block,
         "num_warps": tiles.warps,

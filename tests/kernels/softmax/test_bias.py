@@ -218,6 +218,35 @@ def test_slopes_are_minus_the_distance_where_causality_masks(
     torch.testing.assert_close(out, masked_softmax(x, bias=bias))
 
 
+@pytest.mark.parametrize(
+    ("columns", "dtype", "taken"),
+    [
+        (77, torch.bfloat16, Variant.TILE),
+        (1029, torch.float32, Variant.TILE),
+        (20_003, torch.float32, Variant.LONG),
+    ],
+)
+@pytest.mark.parametrize("kept", [(2, 3, 3), (1, 3, 3), (1, 1, 1)], ids=str)
+def test_bias_and_slopes_of_skewed_rows_are_those_of_their_positions(
+    columns: int, dtype: torch.dtype, taken: Variant, kept: tuple[int, int, int], device: str
+) -> None:
+    x = torch.randn(2, 3, 3, columns, device=device).to(dtype)
+    bias = torch.randn(*kept, columns, device=device).masked_fill_(
+        torch.rand(*kept, columns, device=device) < 0.2, -math.inf
+    )
+    slopes = torch.tensor([0.5, -0.25, 0.125], device=device) * 20 / columns
+    inputs = {"x": x, "bias": bias, "slopes": slopes}
+
+    out = masked_softmax(x, bias=bias, slopes=slopes)
+
+    plan = forward._plan(
+        layout_key(x), None, None, 1.0, False, layout_key(bias), layout_key(slopes)
+    )
+    assert variant(plan) == taken
+    assert arguments(plan)["SKEWED"]
+    assert_right(forward.OP, inputs, {}, out)
+
+
 def test_slopes_have_no_gradient_and_say_so(device: str) -> None:
     x = torch.randn(2, 3, 4, device=device)
     slopes = torch.ones(2, device=device, requires_grad=True)
