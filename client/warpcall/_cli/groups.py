@@ -8,7 +8,7 @@ import typer
 
 from warpcall._cli.check_output import passed
 from warpcall._cli.files import UsageError
-from warpcall._cli.job_output import goes_on
+from warpcall._cli.job_output import goes_on, sanitizer_lines
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import ago, by_case, microseconds, one_line, ratio, where
 from warpcall._jobs.groups import JobGroup
@@ -58,7 +58,8 @@ def wait_and_print_group(group: JobGroup, *, as_json: bool) -> None:
     """Wait for the parts of a group, and print a table with columns for each model.
 
     Raises:
-        typer.Exit: with 1 if a part did not succeed or has no device, or an implementation failed.
+        typer.Exit: with 1 if a part did not succeed or has no device, an implementation failed, or
+            compute-sanitizer found an error.
         KeyboardInterrupt: Ctrl-C. Standard error says how to come back to the group.
     """
     with goes_on(group.id):
@@ -72,7 +73,8 @@ def wait_and_print_group(group: JobGroup, *, as_json: bool) -> None:
         raise typer.Exit(1)
     rows = [one for row in results.rows for one in row.times if one is not None]
     only_checked = all(job is not None and job.precision == "check" for job in jobs)
-    if not (passed(rows) if only_checked else all(row.status == "ok" for row in rows)):
+    is_right = passed(rows) if only_checked else all(row.status == "ok" for row in rows)
+    if not is_right or any(row.sanitizer_found for row in rows):
         raise typer.Exit(1)
 
 
@@ -88,6 +90,9 @@ def group_lines(found: GroupResults) -> list[str]:
         ]
     lines += [one.sentence() for one in found.typical()]
     lines += [f"{part.gpu}: {_stands(part)}" for part in found.parts]
+    for n, part in enumerate(found.parts):
+        rows_there = [one for row in found.rows if (one := row.times[n]) is not None]
+        lines += [f"{part.gpu}: {line}" for line in sanitizer_lines(rows_there)]
     lines += map(one_line, found.remarks)
     return lines + _errors(found)
 

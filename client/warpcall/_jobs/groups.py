@@ -105,7 +105,7 @@ class AsyncJobGroup(GroupHandle):
                     break
                 left_s = POLL_S if deadline is None else deadline - time.monotonic()
                 if left_s <= 0:
-                    raise TimedOut(f"the group {self.id} has not ended after {timeout_s:g} s")
+                    raise TimedOut(f"the group {self.id} had not ended in time; its parts go on")
                 await self._core.transport.sleep(min(POLL_S, left_s))
         finally:
             bars.close()

@@ -324,6 +324,7 @@ def test_without_device_time_nothing_computes_and_tensors_can_be_moved(lab: Lab)
             headers=KIB,
         ),
         http.post("/v1/jobs", json={**JOB, "fresh": True}),
+        http.post("/v1/groups", json={"gpus": ["H100", "H200"], "job": JOB}),
         http.post("/v2/models/permute/infer", json=oip.body()),
         http.post("/call", params={"op": "permute"}, data=form, files={"x": ("a.npy", array)}),
     ]

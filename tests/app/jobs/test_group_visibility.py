@@ -78,6 +78,7 @@ def test_a_group_of_private_jobs_of_another_user_looks_like_none(lab: Lab, user:
 def test_of_a_group_others_see_the_parts_that_they_may_read(lab: Lab) -> None:
     group = lab.group()
     waits, done = (part["job"]["id"] for part in group["parts"])
+    complete(lab.store, waits)
     with lab.http("alice") as http:
         assert http.patch(f"/v1/jobs/{done}", json={"private": True}).status_code == 200
 
@@ -88,13 +89,26 @@ def test_of_a_group_others_see_the_parts_that_they_may_read(lab: Lab) -> None:
         page = http.get(f"/groups/{group['id']}", headers=HTML).text
     with lab.http("alice") as http:
         own = http.get(f"/v1/groups/{group['id']}/results").json()
+        own_page = http.get(f"/groups/{group['id']}", headers=HTML).text
 
     assert [part["job"] and part["job"]["id"] for part in found["parts"]] == [waits, None]
-    assert (results["rows"], results["remarks"]) == ([], [])
+    assert [[one is None for one in row["times"]] for row in results["rows"]] == [[False, True]]
+    assert "typically takes" not in page
     assert done not in table
     assert done not in page
     assert "private to another user" in page
-    assert len(own["rows"]) == 1
+    assert [text.count(">private</span>") for text in (page, own_page)] == [1, 0]
+    assert [[one is None for one in row["times"]] for row in own["rows"]] == [[False, False]]
+    assert "typically takes 1.00x the time" in own_page
+
+
+def test_only_administrators_submit_a_group_of_high_priority(lab: Lab) -> None:
+    asked = {"gpus": ["H100", "H200"], "job": {**JOB, "priority": "high"}}
+
+    with lab.http("alice") as http:
+        problem_of(http.post("/v1/groups", json=asked), 403, "forbidden", None)
+    with lab.http("root") as http:
+        problem_of(http.post("/v1/groups", json=asked), 422, "invalid-input", "gpus")
 
 
 def test_only_its_user_and_administrators_cancel_a_group(lab: Lab) -> None:

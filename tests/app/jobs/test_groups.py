@@ -16,10 +16,10 @@ from tests.service.databases import Database
 from tests.service.job_requests import CASE, JOB
 from tests.service.requests import problem_of
 from tests.service.stored import complete
-from warpcall_bench.groups import database as groups
-from warpcall_bench.groups.tables import GroupPart, JobGroup
-from warpcall_bench.jobs import expiry
+from warpcall_bench.groups.tables import JobGroup
 from warpcall_bench.jobs.tables import Job
+from warpcall_bench.retention import delete_some
+from warpcall_bench.settings import BenchSettings
 from warpcall_service.store.database import Store
 
 HTML = {"accept": "text/html"}
@@ -175,26 +175,24 @@ def test_a_finished_group_answers_the_same_question_again(
     assert other.json()["parts"][0]["job"]["id"] == first["parts"][1]["job"]["id"]
 
 
-def test_a_group_goes_with_its_last_job(http: httpx.Client, store: Store, model: str) -> None:
+def test_a_group_goes_with_its_last_job(
+    http: httpx.Client, store: Store, model: str, folder: Any
+) -> None:
     group = submitted(http, "H100", model)
     cancel(http, group)
+    cancel(http, submitted(http, "H100", model))  # the newest job of all stays
     ids = [part["job"]["id"] for part in group["parts"]]
-    with store.write() as session:
-        numbers = [session.scalars(sa.select(Job.number).where(Job.id == one)).one() for one in ids]
-        groups.delete_of_jobs(session, numbers[:1])
-        expiry.delete_jobs(session, numbers[:1])
-    left = http.get(f"/v1/groups/{group['id']}")
-    with store.write() as session:
-        groups.delete_of_jobs(session, numbers[1:])
-        rows = [
-            session.scalars(query).all()
-            for query in (
-                sa.select(JobGroup).where(JobGroup.id == group["id"]),
-                sa.select(GroupPart).where(GroupPart.job_number.in_(numbers)),
-            )
-        ]
-    gone = http.get(f"/v1/groups/{group['id']}")
+    settings = BenchSettings.load(data_dir=folder, job_days=1)
+    found = []
+    for one in ids:
+        with store.write() as session:
+            session.execute(sa.update(Job).where(Job.id == one).values(finished_ms=1))
+            assert delete_some(session, settings)
+        found.append(http.get(f"/v1/groups/{group['id']}"))
+    with store.read() as session:
+        groups = session.scalars(sa.select(JobGroup.id)).all()
 
-    assert [part["gpu"] for part in left.json()["parts"]] == [model]
-    assert rows == [[], []]
-    problem_of(gone, 404, "not-found", "id")
+    assert [part["gpu"] for part in found[0].json()["parts"]] == [model]
+    problem_of(found[1], 404, "not-found", "id")
+    assert group["id"] not in groups
+    assert groups, "others stay"
