@@ -188,11 +188,11 @@ CASES = (
 
 SUMMED = (
     "BERT",
-    "T5 [32, 16, 512, 512] fp16",
-    "Swin [2048",
+    "T5 bias [32, 16, 512, 512] fp16",
+    "Swin bias [2048",
     "BLOOM",
-    "float mask",
-    "full [8, 16, 1024, 1024] bf16",
+    "float mask as bias",
+    "full bias [8, 16, 1024, 1024] bf16",
 )
 TUNING = (
     TunedConstants(
@@ -208,19 +208,19 @@ TUNING = (
             (16_384, 1 / 12, 4),
             (16_384, 1 / 12, 1),
         ],
-        ("BERT", "Swin [2048", "BEiT", "pairs", "BLOOM", "decode", "keys"),
+        ("BERT", "Swin bias [2048", "BEiT", "pairs bias", "BLOOM", "decode", "keys bias"),
     ),
     TunedConstants(
         "_softmax.constants",
         ("HELD_BYTES_BIAS",),
         [(16_384,), (32_768,), (65_536,)],
-        ("keys", "decode"),
+        ("keys bias", "decode"),
     ),
     TunedConstants(
         "_softmax.constants",
         ("BIAS_BLOCK", "BIAS_BLOCK_WARPS"),
         [(2048, 2), (4096, 4), (8192, 4), (8192, 8)],
-        ("full [2048, 32768]", "full [512, 65536]"),
+        ("full bias [2048, 32768]", "full bias [512, 65536]"),
     ),
 )
 
