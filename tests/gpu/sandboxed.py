@@ -28,7 +28,9 @@ SETTINGS = {
 
 @contextmanager
 def sandboxing(device: str, **settings: str) -> Iterator[httpx.Client]:
-    """A client of the server, once its sandbox can be used. Skips the test without a GPU.
+    """A client of the server, once its sandbox can be used. Its attribute `server` is the server.
+
+    Skips the test without a GPU.
 
     Args:
         settings: in place of those above, and beside them.
@@ -36,5 +38,6 @@ def sandboxing(device: str, **settings: str) -> Iterator[httpx.Client]:
     if device != "cuda":  # fixtures of modules come before the folder's own one
         pytest.skip("needs --device cuda")
     with running_server({**SETTINGS, **settings}) as running, client(running) as http:
+        http.server = running  # type: ignore[attr-defined]
         until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
         yield http

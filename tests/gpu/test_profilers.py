@@ -9,34 +9,24 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.server import running_server
+from tests.gpu.sandboxed import sandboxing
 from tests.service.compile_reports.sources import SOFTMAX
-from tests.service.job_requests import BRIEF, client, ended, submit
+from tests.service.job_requests import BRIEF, ended, submit
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
-from tests.waiting import until
 
 pytestmark = [
     needs_bubblewrap,
     pytest.mark.skipif(shutil.which("ncu") is None, reason="Nsight Compute is not installed"),
 ]
 
-SETTINGS = {
-    "WARPCALL_DEVICES": "cuda:0",
-    "WARPCALL_ARENA_BYTES": "64MiB",
-    "WARPCALL_UPLOADS": "sandboxed",
-    **BRIEF,
-}
 OP = "masked-softmax"
 CASE = {"shape": [8192, 4096], "dtype": "BF16"}
 
 
 @pytest.fixture(scope="module")
 def http(device: str) -> Iterator[httpx.Client]:
-    if device != "cuda":
-        pytest.skip("needs --device cuda")
-    with running_server(SETTINGS) as running, client(running) as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device, **BRIEF, WARPCALL_UPLOAD_CALL_S="10") as http:
         uploaded(http, SOFTMAX, op=OP, name="softmax")
         yield http
 

@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.server import running_server
-from tests.service.job_requests import BRIEF, client, ended, results, submit
+from tests.gpu.sandboxed import sandboxing
+from tests.service.job_requests import BRIEF, ended, results, submit
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
-from tests.waiting import until
 from warpcall_bench.artefacts.tools import CUDA
 
 THERE = shutil.which("compute-sanitizer") or any(
@@ -25,12 +24,6 @@ pytestmark = [
     pytest.mark.skipif(not THERE, reason="compute-sanitizer is not installed"),
 ]
 
-SETTINGS = {
-    "WARPCALL_DEVICES": "cuda:0",
-    "WARPCALL_ARENA_BYTES": "64MiB",
-    "WARPCALL_UPLOADS": "sandboxed",
-    **BRIEF,
-}
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 # The result has 64 elements, 256 bytes. With the mask `at < 128` the kernel writes as many behind it, into what
 # torch's pool has rounded up to 512 bytes: the result is right, and only the sanitizer sees it.
@@ -74,10 +67,7 @@ def permute(x, dims):
 
 @pytest.fixture(scope="module")
 def http(device: str) -> Iterator[httpx.Client]:
-    if device != "cuda":
-        pytest.skip("needs --device cuda")
-    with running_server(SETTINGS) as running, client(running) as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device, **BRIEF, WARPCALL_UPLOAD_CALL_S="10") as http:
         uploaded(http, COPY.format(n=64), name="right")
         uploaded(http, COPY.format(n=128), name="beyond")
         uploaded(http, RACES, name="races")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ import pynvml
 import pytest
 import torch
 
-from demo.server import Server, running_server
-from tests.service.job_requests import client, ended, processes, results, submit
+from demo.server import Server
+from tests.gpu.sandboxed import sandboxing
+from tests.service.job_requests import ended, processes, results, submit
 from tests.service.requests import well
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import uploaded
@@ -24,13 +23,10 @@ pytestmark = needs_bubblewrap
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
-    "WARPCALL_DEVICES": "cuda:0",
-    "WARPCALL_ARENA_BYTES": "64MiB",
-    "WARPCALL_UPLOADS": "sandboxed",
+    "WARPCALL_UPLOAD_CALL_S": "10",
     "WARPCALL_JOB_STALL_S": "60",
     "WARPCALL_JOB_BLOCK_S": "5",
     "WARPCALL_WAITING_PROCESS_S": "0",  # tests look for processes that a job leaves
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
 }
 LARGE = {"shape": [4096, 4096], "dtype": "BF16", "params": {"dims": [1, 0]}}
 HELD_BYTES = 8 << 30
@@ -112,11 +108,7 @@ def run(x):
 
 @pytest.fixture(scope="module")
 def http(device: str) -> Iterator[httpx.Client]:
-    if device != "cuda":  # it comes before the folder's own fixture
-        pytest.skip("needs --device cuda")
-    with running_server(SETTINGS) as running, client(running) as http:
-        http.server = running  # type: ignore[attr-defined]
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device, **SETTINGS) as http:
         yield http
 
 
@@ -142,12 +134,11 @@ def test_an_uploaded_triton_kernel_is_timed_beside_ours(http: httpx.Client) -> N
 
 
 def test_processes_that_wait_for_the_next_job_do_not_come_to_the_gpu(device: str) -> None:
-    settings = {**SETTINGS, "WARPCALL_WAITING_PROCESS_S": "600"}
-    with running_server(settings) as running, client(running) as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with sandboxing(device, **{**SETTINGS, "WARPCALL_WAITING_PROCESS_S": "600"}) as http:
+        server: Server = http.server  # type: ignore[attr-defined]
         for _ in range(2):  # the second uses what waits since the first, and starts others
             check_timed_beside_ours(http)
-            until(lambda: processes(running), "none wait for the next job")
+            until(lambda: processes(server), "none wait for the next job")
 
 
 def check_timed_beside_ours(http: httpx.Client) -> None:
