@@ -133,6 +133,7 @@ BESIDE_OTHERS_BYTES = {2: 4096, 4: 16384, 8: 16384}
 # Programs of a call below which tiles of more than this have too few rows each. [3, 200, 1000] fp32: 8.6 us, copied 6.1.
 BESIDE_PROGRAMS, BESIDE_FEW_BYTES = 128, 8192
 
+# The constants of a bias were chosen without a GPU; docs/benchmarks/softmax-bias.md has times of them alone.
 # Bytes of a forward row up to which it is held if it has a bias or slopes.
 HELD_BYTES_ADDED = 65536
 # As MIN_SHARED, of rows that have the same row of a bias.
