@@ -8,9 +8,13 @@ from typing import Any
 
 from tests.service.artefacts.kept import keeping
 from tests.service.databases import Database
+from tests.service.stored import number
 from tests.service.worker.fake_ncu import DETAILS
 from warpcall_bench.artefacts.profiles import FILES
 from warpcall_bench.artefacts.service import NewArtefact
+from warpcall_bench.jobs import sanitized
+from warpcall_bench.jobs.tables import Job
+from warpcall_bench.runs.events import ProfileMade
 from warpcall_service.store.database import Store
 
 NCU_TEXT = f"permute x=BF16[4096,4096] dims=1,0\nwarpcall, by Nsight Compute\n\n{DETAILS}"
@@ -93,10 +97,18 @@ def add_profiles(store: Store, folder: Path, job_id: str, position: int, text: s
         (profile("compiled.json", "ann/tiles", position), report(*kernels, failures=[text, word])),
         (profile("compiled.json", "torch", position), report()),
         (profile("compiled.json", "warpcall", position), b"{"),
+        (profile("kernels.json", "warpcall", position), top(text, word)),
+        (profile("trace.json", "warpcall", position), b"{}"),
+        (profile("racecheck.txt", "ann/tiles", position), f"racecheck: {text} {word}".encode()),
     ):
         assert here.add(job_id, content, new) == ""
     here.fail(job_id, profile("ncu.txt", "torch", position), f"it raised {text} in {word}")
     here.artefacts._threads.close()
+    said = f"racecheck: 1 hazard (1 error, 0 warnings), first: {text} {word}\n".encode()
+    with store.write() as session:
+        job = session.get_one(Job, number(store, job_id))
+        for file in ("memcheck.txt", "racecheck.txt"):
+            sanitized.store(session, job, ProfileMade(position, "warpcall", file, said, ""))
 
 
 def top(*names: str, **change: Any) -> bytes:
