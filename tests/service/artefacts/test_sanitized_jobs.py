@@ -79,6 +79,7 @@ def test_a_job_without_a_gpu_says_so_and_goes_on(http: httpx.Client) -> None:
     table = page.partition('id="sanitizer"')[2].partition("</table>")[0]
     assert f"<td>ann/mine</td><td>{NO_GPU}</td><td>{NO_GPU}</td>" in table
     assert table.count("<tr>") == 2
+    assert "racecheck of compute-sanitizer</h3>" in page
     said = f"Memcheck of ann/mine, {mine['case']}: {NO_GPU}"
     assert said in http.get(f"/jobs/{job['id']}", headers=HTML).text
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.service.runs.sent_frames import TASK
 from tests.service.uploads.sources import SHORT
 from tests.service.worker.fake_ncu import DETAILS, installed
-from warpcall_bench.profilers import ncu
+from warpcall_bench.profilers import ncu, program
 from warpcall_bench.profilers.messages import ChildTask
 from warpcall_bench.profilers.program import NoProfile, ProfileLimits
 from warpcall_bench.runs import process_tree
@@ -82,10 +84,10 @@ def profiled(
         "source": source,
     }
     task: ChildTask = {**CHILD, "uploads": [upload], "implementation": "ann/mine"}
-    program = installed(folder / "bin", mode)
+    path = installed(folder / "bin", mode)
     before = {*process_tree.descendants(1)}
     try:
-        found: ncu.Files | str = ncu.profile(program, task, "heading", limits, lease, options)
+        found: ncu.Files | str = ncu.profile(path, task, "heading", limits, lease, options)
     except NoProfile as error:
         found = str(error)
     left = {pid for pid in {*process_tree.descendants(1)} - before if str(folder) in _command(pid)}
@@ -211,6 +213,28 @@ def test_an_implementation_that_fails_gives_the_reason(
 
     assert why in found
     assert lease.taken == 0
+
+
+def test_the_time_of_jobs_that_go_first_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(program, "time", clock)
+    lease = Leased()
+    upload: Upload = {"name": "a/b", "op": "permute", "function": "permute", "source": SHORT}
+    task: ChildTask = {**CHILD, "uploads": [upload], "implementation": "a/b"}
+
+    @contextlib.contextmanager
+    def late() -> Iterator[None]:
+        passed[0] = 1000.0
+        with lease():
+            yield
+
+    found = ncu.profile(installed(tmp_path / "bin"), task, "heading", LIMITS, late)
+
+    assert found.report == b"a report"
+    assert lease.returned == 1
 
 
 def test_a_call_that_keeps_the_device_too_long_is_killed(tmp_path: Path) -> None:
