@@ -30,6 +30,7 @@ class Jobs:
     marked: str
     raced: str
     monitor: str
+    group: str
 
     @property
     def jobs(self) -> list[str]:
@@ -60,6 +61,7 @@ class Jobs:
             "/guide/benchmarks/h200",
             "/guide?q=key",
             *(f"/jobs/{job}" for job in self.jobs),
+            f"/groups/{self.group}",
             f"/jobs/{self.done}/cases/1",
             f"/jobs/{self.done}/regression",
             f"/jobs/{self.failed}/regression?percent=3",
@@ -132,5 +134,7 @@ def filled(folder: Path, url: str | None = None) -> dict[str, str]:
     found["queued"] = lab.submit(
         store, "bob", "permute", lab.permute_cases(), ["warpcall", "torch"]
     )
+    parts = {"H100": found["earlier"], "H200": found["done"], "B200": found["queued"]}
+    found["group"] = lab.group(store, "alice", parts)
     store.close()
     return found

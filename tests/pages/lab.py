@@ -22,6 +22,7 @@ from tests.service.monitors.lab import add_runs
 from tests.service.monitors.series import quiet, times
 from warpcall_bench.artefacts.files import ArtefactFiles
 from warpcall_bench.artefacts.tables import ArtefactRow
+from warpcall_bench.groups.tables import GroupPart, JobGroup
 from warpcall_bench.jobs import lifecycle, queue, submissions
 from warpcall_bench.jobs.events import append_event
 from warpcall_bench.jobs.models import JobRequest
@@ -38,6 +39,7 @@ from warpcall_bench.uploads.new_versions import NewImplementation, Quota
 from warpcall_service.auth import users
 from warpcall_service.auth.tables import User
 from warpcall_service.store.database import Store
+from warpcall_service.store.times import now_ms
 
 H200 = {
     "kind": "cuda",
@@ -195,6 +197,24 @@ def monitor(
         session.execute(theirs.values(**ended))
     add_runs(store, monitor_id, medians_us[found_at:])
     return monitor_id
+
+
+def group(store: Store, user: str, jobs: Mapping[str, str]) -> str:
+    """The id of a group of jobs, which are given by their models."""
+    with store.write() as session:
+        made = JobGroup(id="g0123456789ab", user_name=user, request_sha256="", created_ms=now_ms())
+        session.add(made)
+        session.flush()
+        session.add_all(
+            GroupPart(
+                group_number=made.number,
+                position=position,
+                job_number=session.scalars(sa.select(Job.number).where(Job.id == job)).one(),
+                gpu=gpu,
+            )
+            for position, (gpu, job) in enumerate(jobs.items())
+        )
+        return made.id
 
 
 def add_artefacts(store: Store, folder: Path, job_id: str, text: str) -> None:

@@ -29,7 +29,7 @@ from tests.pages.browsers import chromium
 from tests.service.artefacts.shown import add_profiles
 from tests.service.compile_reports.sources import TUNED
 from tests.service.databases import Database
-from tests.service.job_requests import Job, client, reached, submit
+from tests.service.job_requests import JOB, Job, client, reached, submit
 from tests.service.worker.problem_sources import ROW_NORM
 from tests.waiting import until
 from warpcall.jobs import UNFINISHED
@@ -175,6 +175,12 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     )
     _ended(ann, checked)
     monitor = _monitor(ann)
+    model = str(ann.get("/v1/nodes").json()["nodes"][0]["lanes"][0]["model"])
+    gpus = [next(word for word in model.split() if word.isalnum()), "H100"]
+    names = ["torch", "ann/tiles", "copy"]
+    asked = {**JOB, "cases": SQUARES, "implementations": names, "fresh": True}
+    group = ann.post("/v1/groups", json={"gpus": gpus, "job": asked}).json()
+    _ended(ann, group["parts"][0]["job"])
     running = submit(ann, fresh=True, **long)
     queued = submit(bob, fresh=True, cases=SQUARES[:3], note="After Ann's long job")
     submit(carol, fresh=True, cases=SQUARES, priority="low")
@@ -206,6 +212,7 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
         "job-cancelled": f"/jobs/{cancelled['id']}",
         "job-running": f"/jobs/{running['id']}",
         "job-queued": f"/jobs/{queued['id']}",
+        "group": f"/groups/{group['id']}",
         "case": f"/jobs/{second['id']}/cases/3",
         "case-faulty": f"/jobs/{faulty['id']}/cases/0",
         "job-profiles": f"/jobs/{profiled['id']}",
