@@ -97,7 +97,8 @@ class Left:
     """How a candidate left: after how many rounds, why, and its interval to the leader of then.
 
     "slower" is surely slower than the leader. "same" is within the margin of it, and made room for
-    one that waited; it enters again if another one leads at the end.
+    one that waited; it enters again if another one leads at the end. Both enter again if the leader
+    fails.
     """
 
     round: int
@@ -154,12 +155,19 @@ class Race:
         self._entries[entrant] += 1
         return entrant
 
-    def reject(self) -> None:
-        """Take out the next one that waits, which has failed."""
-        self.waiting.pop(0)
-
     def fail(self, candidate: int) -> None:
-        """Take out a candidate that has failed."""
+        """Take out a candidate that has failed, whether it races or waits.
+
+        Nothing is known by its times. So those that left because of it wait again, unless they are
+        surely slower than the leader of now.
+        """
+        if candidate in self.racing:
+            self._stop(candidate)
+        else:
+            self.waiting.remove(candidate)
+        self._recall([c for c, left in self.left.items() if left.leader == candidate])
+
+    def _stop(self, candidate: int) -> None:
         self.racing.remove(candidate)
         self._rounds.leave(candidate)
 
@@ -179,9 +187,9 @@ class Race:
         """Let those leave that `leaving` has found."""
         self.left |= gone
         for candidate in gone:
-            self.fail(candidate)
-        if not self.waiting and self.racing:
-            self._recall()
+            self._stop(candidate)
+        if not self.waiting:
+            self._recall([c for c, left in self.left.items() if left.why == "same"])
 
     def leaving(self) -> dict[int, Left]:
         """Who may leave now, and how. Looking takes time, so the distance between two looks grows."""
@@ -220,17 +228,17 @@ class Race:
         if not over:
             return None
         slowest = max(over, key=lambda c: found[c].ratio)
-        self.fail(slowest)
+        self._stop(slowest)
         self.waiting.append(slowest)
         return slowest
 
-    def _recall(self) -> None:
-        """Let those wait again that made room for others, if they may be faster than the leader of
-        now, or their ratio to it is not known well enough."""
-        same = [c for c, left in self.left.items() if left.why == "same"]
-        found = self.standings() if same else {}
-        for candidate in same:
-            if found[candidate].low <= 1 and not found[candidate].is_within(self._margin):
+    def _recall(self, candidates: Sequence[int]) -> None:
+        """Let those of them wait again that may be faster than the leader of now, and whose ratio to
+        it is not known well enough."""
+        found = self.standings() if candidates and self.racing else {}
+        for candidate in candidates:
+            one = found.get(candidate, UNKNOWN)
+            if one.low <= 1 and not one.is_within(self._margin):
                 del self.left[candidate]
                 self.waiting.append(candidate)
 

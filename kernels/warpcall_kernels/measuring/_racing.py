@@ -186,14 +186,15 @@ class RaceMeasurement(Measurement):
                 if c.process is not None and len(self._race.racing) + 1 < AT_ONCE:
                     c.process.start_ahead()
             c = self.candidates[number]
+            c.has_left = False
             if number in self._later:
-                c.has_left = c.is_shortened = False
+                c.is_shortened = False
                 self._build(c, *self._later[number])
             if self._prepared(c):
                 self._race.enter()
                 entered = True
             else:
-                self._race.reject()
+                self._race.fail(number)
                 self._end_process(number)
         while entered and self._race.racing:
             self._report("warmup")
@@ -250,7 +251,7 @@ class RaceMeasurement(Measurement):
             try:
                 self._confirm_one(number, c, self._rounds)
             except Dropped:
-                self._race.waiting.remove(number)
+                self._race.fail(number)
             self._free_process(number)
 
     def _is_sound(self, number: int) -> bool:

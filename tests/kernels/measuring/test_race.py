@@ -169,6 +169,42 @@ def test_a_failed_one_is_neither_timed_nor_ranked() -> None:
     assert race.is_decided()
 
 
+def test_those_that_left_because_of_one_that_fails_then_race_again() -> None:
+    times_us = (100.0, 130.0, 150.0)
+    rounds, random = rounds_of(*times_us, count=0, scheduled=())
+    race = Race(rounds, range(3))
+    race.enter(), race.enter()
+    take(rounds, times_us, 20, random)
+    assert race.look() == [1]
+    race.enter()
+    take(rounds, times_us, 20, random)
+    assert race.look() == [2]
+
+    race.fail(0)
+
+    assert race.left == {}
+    assert race.waiting == [1, 2]
+    assert not race.is_decided()
+    race.enter(), race.enter()
+    take(rounds, times_us, 20, random)
+    assert race.look() == [2]
+    assert race.is_decided()
+    assert [*race.standings()] == [1, 2]
+
+
+def test_who_is_surely_slower_than_another_does_not_race_again_if_the_leader_of_then_fails() -> (
+    None
+):
+    race = race_of(100.0, 100.1, 150.0)
+    assert race.look() == [2]
+
+    race.fail(0)
+
+    assert (race.racing, race.waiting) == ([1], [])
+    assert race.standings()[2].low > 1
+    assert race.is_decided()
+
+
 def test_masked_rounds_and_missing_samples_are_no_observations() -> None:
     rounds, _ = rounds_of(100.0, 110.0, count=10)
     rounds.masked[4] = "a thermal slowdown"

@@ -76,9 +76,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def raced(
-    *names: str, precision: measuring.Precision = PRECISION
+    *names: str,
+    precision: measuring.Precision = PRECISION,
+    events: list[dict[str, Any]] | None = None,
 ) -> tuple[measuring.CaseResult, list[dict[str, Any]]]:
-    events: list[dict[str, Any]] = []
+    """What a race results in, and the events of its progress; with `events` they are added there."""
+    events = [] if events is None else events
     case = measuring.make_case("permute", SPEC)
     result = measuring.race(case, names, "cpu", precision, progress=events.append)
     return result, events
@@ -178,6 +181,33 @@ def test_one_that_fails_in_the_rounds_leaves_the_others_their_samples() -> None:
     assert fast.n >= slower.n > 0
     assert result.race is not None
     assert (result.race.outcome, result.race.leader) == ("winner", "fast")
+
+
+@pytest.mark.slow
+def test_those_that_left_because_of_a_leader_that_fails_race_again() -> None:
+    events: list[dict[str, Any]] = []
+
+    def failing(op: object, params: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+        def permute(x: Tensor) -> Tensor:
+            if any(one["phase"] == "left" for one in events):
+                raise ValueError("no more")
+            time.sleep(0.001)
+            return x.permute(params["dims"]).contiguous()
+
+        return permute
+
+    measuring.register(measuring.Implementation("leads", "a test", failing, ops=("permute",)))
+    slow = [f"slow {number}" for number in range(AT_ONCE - 1)]
+
+    result, _ = raced("leads", *slow, "fast", events=events)  # the last one enters when one leaves
+
+    leads, *others, fast = result.implementations
+    assert leads.status == "error"
+    assert result.race is not None
+    assert (result.race.outcome, result.race.fastest) == ("winner", ("fast",))
+    assert {row.race and row.race.left_leader for row in others} == {"fast"}
+    assert fast.race is not None
+    assert fast.race.rank == 1
 
 
 def test_the_only_one_that_is_right_wins_by_its_times() -> None:
