@@ -124,7 +124,7 @@ def test_the_first_page_says_what_can_be_done_and_shows_an_example_until_there_a
     empty, used = fresh.get("/").text, browser_http.get("/").text
 
     for page in (empty, used):
-        assert "You can call 7 ops and benchmark them. Your own kernels cannot be timed" in page
+        assert "You can call 8 ops and benchmark them. Your own kernels cannot be timed" in page
         assert '<a href="./start">Get started</a>' in page
     assert "What a result looks like" in empty
     assert "What a result looks like" not in used

@@ -187,7 +187,7 @@ def test_one_that_fails_in_the_rounds_leaves_the_others_their_samples() -> None:
 def test_those_that_left_because_of_a_leader_that_fails_race_again() -> None:
     events: list[dict[str, Any]] = []
 
-    def failing(op: object, params: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    def failing(op: object, params: Any) -> Callable[[Tensor], Tensor]:
         def permute(x: Tensor) -> Tensor:
             if any(one["phase"] == "left" for one in events):
                 raise ValueError("no more")
