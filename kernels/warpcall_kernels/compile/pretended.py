@@ -85,6 +85,13 @@ class Stream:
 class CUDAGraph:
     """A graph that can be made, and neither captured nor replayed."""
 
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} of a CUDAGraph needs a GPU, and there is none")
+
+
+def _capture(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a CUDAGraph cannot be captured: it needs a GPU, and there is none")
+
 
 class Generator(torch.Generator):
     """A generator of random numbers on the CPU, whatever device it is asked for."""
@@ -95,7 +102,13 @@ class Generator(torch.Generator):
 
 
 # What is put into `torch.cuda` in place of its own classes.
-CLASSES = {"Event": Event, "Stream": Stream, "ExternalStream": Stream, "CUDAGraph": CUDAGraph}
+CLASSES = {
+    "Event": Event,
+    "Stream": Stream,
+    "ExternalStream": Stream,
+    "CUDAGraph": CUDAGraph,
+    "graph": _capture,
+}
 
 
 class OnCpu(TorchFunctionMode):
