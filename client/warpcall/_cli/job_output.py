@@ -102,7 +102,7 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _artefacts(job: Job) -> list[str]:
+def artefact_lines(job: Job) -> list[str]:
     """What was asked for beside times: how many artefacts there are, and why some are missing."""
     asked = getattr(job.info, "request", {})
     if asked.get("profile") is None and not asked.get("sanitize"):
@@ -114,7 +114,9 @@ def _artefacts(job: Job) -> list[str]:
     lines = [f"{one.name}: {one_line(one.error)}" for one in failed]
     if asked.get("profile") == "torch":
         lines += top_kernel_lines(job.top_kernels())
-    return [*lines, f"{plural(stored, 'artefact')}: warpcall artefacts {job.id}"]
+    if stored:
+        lines.append(f"{plural(stored, 'artefact')}: warpcall artefacts {job.id}")
+    return lines
 
 
 def top_kernel_lines(tables: Sequence[TopKernels]) -> list[str]:
@@ -150,7 +152,12 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
         asked = getattr(job.info, "request", {})
         lines += check_lines(results, odd=not {"cases", "sweep"} & asked.keys())
         printed = printed_lines(job, results.measurements)
-        more = [*_times(job), *printed, *sanitizer_lines(results.measurements), *_artefacts(job)]
+        more = [
+            *_times(job),
+            *printed,
+            *sanitizer_lines(results.measurements),
+            *artefact_lines(job),
+        ]
         write_lines(*lines, f"{job.id} {_end(job, hint)}", *more)
         return
     about = conclusive(outcomes_of(job.implementations, results.measurements))
@@ -165,7 +172,7 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
     lines += remarks(results)
     lines += printed_lines(job, results.measurements)
     lines += sanitizer_lines(results.measurements)
-    lines += _artefacts(job)
+    lines += artefact_lines(job)
     write_lines(*lines, *ends)
 
 

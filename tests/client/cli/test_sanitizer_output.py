@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tests.client.implementations.scripted_lab import row
 from warpcall._cli.groups import group_lines
-from warpcall._cli.job_output import MOST_SANITIZER, sanitizer_lines
+from warpcall._cli.job_output import (
+    MOST_SANITIZER,
+    SANITIZER,
+    artefact_lines,
+    sanitizer_lines,
+)
 from warpcall._jobs.parse import parse
 from warpcall.groups import GroupPart, GroupResults, GroupRow
 from warpcall.jobs.results import Measurement
@@ -38,6 +44,19 @@ def test_the_lines_are_bounded() -> None:
     assert len(lines) == MOST_SANITIZER + 1
     assert lines[-1] == f"sanitizer: {MOST_SANITIZER} more lines"
     assert sanitizer_lines([measured({})]) == []
+
+
+def test_artefacts_are_named_only_if_there_are_some() -> None:
+    missing = SimpleNamespace(kind=SANITIZER, error="it ran without a GPU")
+    stored = SimpleNamespace(kind=SANITIZER, error="")
+
+    def lines(*found: SimpleNamespace) -> list[str]:
+        info = SimpleNamespace(request={"sanitize": True})
+        job: Any = SimpleNamespace(info=info, id="j1", artefacts=lambda: found)
+        return artefact_lines(job)
+
+    assert lines(missing) == []
+    assert lines(missing, stored) == ["1 artefact: warpcall artefacts j1"]
 
 
 def test_a_group_says_on_which_model_it_was_found() -> None:
