@@ -40,6 +40,10 @@ class Caller:
         """Whether the caller's role includes the rights of `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
+    def owns(self, user: str) -> bool:
+        """Whether the caller may change what belongs to a user: that user may, and administrators."""
+        return self.name == user or self.may("admin")
+
     def check(self, role: Role) -> None:
         """Raise Forbidden unless the caller `may`."""
         if not self.may(role):

@@ -6,9 +6,8 @@ from dataclasses import asdict
 
 import typer
 
-from warpcall._cli.check_output import passed
 from warpcall._cli.files import UsageError
-from warpcall._cli.job_output import goes_on, sanitizer_lines
+from warpcall._cli.job_output import all_right, goes_on, sanitizer_lines
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import ago, by_case, microseconds, one_line, ratio, where
 from warpcall._jobs.groups import JobGroup
@@ -73,8 +72,7 @@ def wait_and_print_group(group: JobGroup, *, as_json: bool) -> None:
         raise typer.Exit(1)
     rows = [one for row in results.rows for one in row.times if one is not None]
     only_checked = all(job is not None and job.precision == "check" for job in jobs)
-    is_right = passed(rows) if only_checked else all(row.status == "ok" for row in rows)
-    if not is_right or any(row.sanitizer_found for row in rows):
+    if not all_right(rows, only_checked=only_checked):
         raise typer.Exit(1)
 
 

@@ -97,9 +97,14 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
     if failure is not None:
         raise failure
     rows = results.measurements
-    is_right = passed(rows) if only_checked else all(row.status == "ok" for row in rows)
-    if not is_right or any(row.sanitizer_found for row in rows):
+    if not all_right(rows, only_checked=only_checked):
         raise typer.Exit(1)
+
+
+def all_right(rows: Sequence[Measurement], *, only_checked: bool) -> bool:
+    """Whether no implementation failed or is wrong, and compute-sanitizer found no error."""
+    is_right = passed(rows) if only_checked else all(row.status == "ok" for row in rows)
+    return is_right and not any(row.sanitizer_found for row in rows)
 
 
 def artefact_lines(job: Job) -> list[str]:

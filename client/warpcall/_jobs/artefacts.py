@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -15,6 +14,7 @@ from warpcall._blocking import blocking
 from warpcall._core import Core
 from warpcall._extras.files import replacing
 from warpcall._extras.tables import Listed
+from warpcall._jobs.handles import take_fields
 from warpcall._jobs.parse import parse
 from warpcall._nodes.targets import HOME
 from warpcall.artefacts import Artefact, ArtefactList
@@ -34,8 +34,7 @@ class _ArtefactHandle(Artefact):
     """
 
     def __init__(self, core: Core, path: str, info: Artefact) -> None:
-        # Users cannot assign to the fields, because Artefact is frozen.
-        self.__dict__.update({field.name: getattr(info, field.name) for field in fields(Artefact)})
+        take_fields(self, Artefact, info)
         self.__dict__["info"] = info
         self.__dict__["_core"] = core
         self.__dict__["_path"] = f"{path}/{quote(info.name, safe='')}"

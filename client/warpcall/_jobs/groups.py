@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import fields
 from typing import Any
 
 from warpcall import wire
 from warpcall._blocking import blocking, run_now
-from warpcall._config import UNIX, split_urls
 from warpcall._core import Core
+from warpcall._jobs.handles import page_of, take_fields
 from warpcall._jobs.job import deadline_of
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import GroupBars
@@ -54,14 +53,12 @@ class GroupHandle(GroupInfo):
     @property
     def page_url(self) -> str | None:
         """Address of the group's page; None for a server on a Unix socket."""
-        server = split_urls(self._core.config.url)[0]
-        return None if server.startswith(UNIX) else f"{server}/groups/{self.id}"
+        return page_of(self._core, f"/groups/{self.id}")
 
     def _update(self, info: GroupInfo) -> None:
         if not ID.fullmatch(info.id):
             raise TransportError(f"the id of a group must match {ID.pattern}, got {info.id!r:.60}")
-        # Users cannot assign to the fields, because GroupInfo is frozen.
-        self.__dict__.update({field.name: getattr(info, field.name) for field in fields(GroupInfo)})
+        take_fields(self, GroupInfo, info)
         self.info = info
 
     async def _refresh(self) -> None:

@@ -7,15 +7,15 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from warpcall import wire
 from warpcall._blocking import blocking, each_now, run_now
-from warpcall._config import UNIX, split_urls
 from warpcall._core import Core
 from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact, artefacts_at
 from warpcall._jobs.events import events, quiet_s
+from warpcall._jobs.handles import page_of, take_fields
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall._text import clean
@@ -70,8 +70,7 @@ class JobHandle(JobInfo):
     @property
     def page_url(self) -> str | None:
         """Address of the job's page; None for a server on a Unix socket."""
-        server = split_urls(self._core.config.url)[0]
-        return None if server.startswith(UNIX) else f"{server}/jobs/{self.id}"
+        return page_of(self._core, f"/jobs/{self.id}")
 
     @property
     def _name(self) -> str:
@@ -80,8 +79,7 @@ class JobHandle(JobInfo):
     def _update(self, info: JobInfo) -> None:
         if not ID.fullmatch(info.id):
             raise TransportError(f"the id of a job must match {ID.pattern}, got {info.id!r:.60}")
-        # Users cannot assign to the fields, because JobInfo is frozen.
-        self.__dict__.update({field.name: getattr(info, field.name) for field in fields(JobInfo)})
+        take_fields(self, JobInfo, info)
         self.info = info
 
     async def _refresh(self) -> None:

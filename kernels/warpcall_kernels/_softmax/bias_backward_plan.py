@@ -27,9 +27,8 @@ from warpcall_kernels._transpose.strides import (
 from warpcall_kernels.op.launch import Launch, Layout
 
 G, Y, OUT, ROW, BIAS = range(5)  # the operands along the merged dims
-FEW_ROWS_OF_X = (
-    2**31 - 2**16
-)  # of each row of the bias: their numbers, and those of a tile behind them, fit into 32 bits
+# Rows of x of each row of the bias, whose numbers, with those of a tile behind them, fit into 32 bits.
+FEW_ROWS_OF_X = 2**31 - 2**16
 ONE = Dim(1, (0,) * (BIAS + 1))
 
 

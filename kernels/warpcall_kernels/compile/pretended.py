@@ -101,7 +101,7 @@ class Generator(torch.Generator):
         return super().__new__(cls)
 
 
-# What is put into `torch.cuda` in place of its own classes.
+# What stands in `torch.cuda` in place of its own classes.
 CLASSES = {
     "Event": Event,
     "Stream": Stream,

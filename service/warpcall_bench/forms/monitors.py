@@ -119,7 +119,7 @@ def routes(jobs: JobService, monitors: MonitorService) -> APIRouter:
             chosen=chosen,
             diagram=None if chosen is None else _diagram(chosen),
             baseline=BASELINE,
-            may_change=found.user == caller.name or caller.may("admin"),
+            may_change=caller.owns(found.user),
         )
         return page(request, text)
 

@@ -33,11 +33,18 @@ def group(session: Session, caller: Caller, group_id: str, devices: Devices) -> 
         NotFound: there is no such group, or the caller may not see it.
     """
     row = database.find(session, caller, group_id)
+    return info(session, caller, row, database.parts(session, row), devices)
+
+
+def info(
+    session: Session, caller: Caller, row: JobGroup, found: Sequence[JobPart], devices: Devices
+) -> GroupInfo:
+    """A group whose parts were found."""
     return GroupInfo(
         id=row.id,
         user=row.user_name,
         created_at=moment(row.created_ms),
-        parts=_parts(session, caller, database.parts(session, row), devices),
+        parts=_parts(session, caller, found, devices),
     )
 
 
@@ -45,13 +52,8 @@ def submitted(
     session: Session, caller: Caller, row: JobGroup, created: bool, devices: Devices
 ) -> SubmittedGroup:
     """The answer to a submission: the new group, or the one that was found instead."""
-    return SubmittedGroup(
-        id=row.id,
-        user=row.user_name,
-        created_at=moment(row.created_ms),
-        parts=_parts(session, caller, database.parts(session, row), devices),
-        reused=not created,
-    )
+    found = info(session, caller, row, database.parts(session, row), devices)
+    return SubmittedGroup(**vars(found), reused=not created)
 
 
 def begin(
@@ -114,13 +116,7 @@ def _parts(
     session: Session, caller: Caller, found: Sequence[JobPart], devices: Devices
 ) -> list[GroupPart]:
     jobs = answers.jobs_of(session, caller, [job.id for _, job in found], devices)
-    return [
-        GroupPart(
-            gpu=gpu,
-            job=jobs.get(job.id),
-        )
-        for gpu, job in found
-    ]
+    return [GroupPart(gpu=gpu, job=jobs.get(job.id)) for gpu, job in found]
 
 
 def remarks(session: Session, caller: Caller, found: Sequence[JobPart]) -> list[str]:

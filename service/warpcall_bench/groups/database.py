@@ -133,7 +133,7 @@ def find_own(session: Session, caller: Caller, group_id: str) -> JobGroup:
         Forbidden: it belongs to another user, and the caller is no administrator.
     """
     group = find(session, caller, group_id)
-    if group.user_name != caller.name and not caller.may("admin"):
+    if not caller.owns(group.user_name):
         raise Forbidden(
             f"only {group.user_name} and administrators may change the group {group.id}", field="id"
         )

@@ -26,7 +26,7 @@ class Latest(NamedTuple):
 
     def is_readable(self, caller: Caller) -> bool:
         """Whether the caller may read the job; see `submissions.readable`."""
-        return not self.private or self.user_name == caller.name or caller.may("admin")
+        return not self.private or caller.owns(self.user_name)
 
 
 def append_event(session: Session, job: Job, kind: str, data: Mapping[str, Any]) -> None:

@@ -220,13 +220,12 @@ class JobRequest(_Model):
     private problem or times a private upload, or if the server is set so. `gpu` and `node` say which
     devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
     host name of its machine. With `profile` each implementation that has a time is also run under
-    a profiler, after all cases are measured; a job with profiles is always a new one. `profile_options`
-    say what the profiler "ncu" reads, of which kernels. With
-    `sanitize` each uploaded implementation is also run under compute-sanitizer then, where that is
-    installed. `name` is what
-    lists call the job. With `race` its implementations, 2 to 64 of them, race in each case: whoever is
-    surely slower than the fastest is timed no more, until one is surely the fastest, or the others
-    are the same within 1 %.
+    a profiler, after all cases are measured; a job with profiles is always a new one.
+    `profile_options` say what the profiler "ncu" reads, of which kernels. With `sanitize` each
+    uploaded implementation is also run under compute-sanitizer then, where that is installed. `name`
+    is what lists call the job. With `race` its implementations, 2 to 64 of them, race in each case:
+    whoever is surely slower than the fastest is timed no more, until one is surely the fastest, or the
+    others are the same within 1 %.
     """
 
     op: OpName

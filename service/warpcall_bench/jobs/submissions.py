@@ -277,7 +277,7 @@ def may_read(caller: Caller, job: Job) -> bool:
     """Whether the caller may read a job; the same rule as `readable`, for a row."""
     if caller.jobs is not None:
         return not job.private and job.id in caller.jobs
-    return not job.private or job.user_name == caller.name or caller.may("admin")
+    return not job.private or caller.owns(job.user_name)
 
 
 def find(session: Session, caller: Caller, job_id: str, *, any_kind: bool = False) -> Job:
@@ -315,7 +315,7 @@ def find_own(session: Session, caller: Caller, job_id: str, *, any_kind: bool = 
         Forbidden: it belongs to another user, and the caller is no administrator.
     """
     job = find(session, caller, job_id, any_kind=any_kind)
-    if job.user_name != caller.name and not caller.may("admin"):
+    if not caller.owns(job.user_name):
         raise Forbidden(
             f"only {job.user_name} and administrators may change the job {job.id}", field="id"
         )
@@ -415,8 +415,8 @@ def _find_answered(
     """A finished job of the caller that measured the same in the same environment, or None.
 
     A job that others may read does not answer a private request, and a private one does not answer
-    a request that is explicitly not private. A request for profiles, or for
-    what compute-sanitizer says, is answered by a new job only.
+    a request that is explicitly not private. A request for profiles, or for what compute-sanitizer
+    says, is answered by a new job only.
 
     A partial job answers nothing, because a timeout, a crash or a lack of memory need not happen
     again. Who asks again for a known wrong result waits for its check once more.

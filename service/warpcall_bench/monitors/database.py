@@ -120,11 +120,6 @@ def readable(caller: Caller) -> sa.ColumnElement[bool]:
     return sa.or_(Monitor.private.is_(False), Monitor.user_name == caller.name)
 
 
-def owns(caller: Caller, monitor: Monitor) -> bool:
-    """Whether the caller may change a monitor that they may read."""
-    return monitor.user_name == caller.name or caller.may("admin")
-
-
 def find(session: Session, caller: Caller, monitor_id: str) -> Monitor:
     """The monitor whose id is, or begins with, `monitor_id`, if the caller may read it.
 
@@ -150,7 +145,7 @@ def find_own(session: Session, caller: Caller, monitor_id: str) -> Monitor:
         Forbidden: it belongs to another user, and the caller is no administrator.
     """
     monitor = find(session, caller, monitor_id)
-    if not owns(caller, monitor):
+    if not caller.owns(monitor.user_name):
         raise Forbidden(
             f"only {monitor.user_name} and administrators may change the monitor {monitor.id}",
             field="id",

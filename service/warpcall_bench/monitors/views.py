@@ -127,7 +127,7 @@ def _limits(
 
 def _deliveries(session: Session, caller: Caller, row: Row) -> list[MonitorDelivery]:
     """The latest calls of a monitor's URL, for those who may change the monitor."""
-    if not database.owns(caller, row):
+    if not caller.owns(row.user_name):
         return []
     query = (
         sa.select(DeliveryRow)
@@ -194,7 +194,7 @@ def _fields(session: Session, caller: Caller, rows: Sequence[Row]) -> list[dict[
                 "state": state,
                 "detail": row.detail,
                 "failing_since": None if row.failing_ms is None else moment(row.failing_ms),
-                "notify": row.notify if database.owns(caller, row) else None,
+                "notify": row.notify if caller.owns(row.user_name) else None,
                 "runs": row.runs,
                 "steps": counts.get(row.number, 0),
                 "created_at": moment(row.created_ms),

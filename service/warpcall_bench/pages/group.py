@@ -35,9 +35,9 @@ def group_page(
     Raises:
         NotFound: there is no such group, or the caller may not see it.
     """
-    group = answers.group(session, view.caller, group_id, devices)
-    row = database.find(session, view.caller, group.id)
+    row = database.find(session, view.caller, group_id)
     found = database.parts(session, row)
+    group = answers.info(session, view.caller, row, found, devices)
     known = answers.times(session, view.caller, found)
     jobs = [part.job for part in group.parts if part.job is not None]
     gpus = [part.gpu for part in group.parts]
@@ -53,8 +53,7 @@ def group_page(
         hosts=hosts,
         where=[_where(part) for part in group.parts],
         running=any(job.state in UNFINISHED for job in jobs),
-        may_change=view.caller.may("bench")
-        and (group.user == view.caller.name or view.caller.may("admin")),
+        may_change=view.caller.may("bench") and view.caller.owns(group.user),
         sentences=sentences[:MOST_SENTENCES],
         rows=[_Shown(one) for one in rows],
         columns=_columns(gpus),

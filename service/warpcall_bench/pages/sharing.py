@@ -38,7 +38,7 @@ def sharing(session: Session, view: View, *jobs: JobInfo) -> Sharing | None:
     caller = view.caller
     if view.is_guest or not caller.may("bench"):
         return None
-    if not all(job.user == caller.name or caller.may("admin") for job in jobs):
+    if not all(caller.owns(job.user) for job in jobs):
         return None
     ids = [job.id for job in jobs]
     links = described(database.listed(session, caller, ids[0], None))

@@ -47,9 +47,7 @@ MISSING = (
     "set WARPCALL_NCU to the path of ncu"
 )
 NO_KERNEL = "its call launched no kernel that Nsight Compute could see"
-LAUNCHED = re.compile(
-    r"^\s+\d+\.\s+(\S.*?)\s*$", re.MULTILINE
-)  # in the list of kernels that ncu prints
+LAUNCHED = re.compile(r"^\s+\d+\.\s+(\S.*?)\s*$", re.MULTILINE)  # in ncu's list of kernels
 MOST_NAMED = 8  # kernels in a message
 NAME_CHARS = 80
 

@@ -290,7 +290,7 @@ class Versions(Generic[Row]):
             Forbidden: the caller is neither their user nor an administrator.
         """
         row = self.find(session, caller, user, name, version)
-        if caller.name != user and not caller.may("admin"):
+        if not caller.owns(user):
             raise Forbidden(f"only {user} and administrators may delete {user}/{name}")
         rows = [row] if version else self.all(session, caller, user, name)
         chosen = [row.number for row in rows]
