@@ -185,6 +185,17 @@ def test_a_start_without_descriptors_is_tried_again_and_leaves_none_open() -> No
 def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_dropped() -> None:
     """The process has as many calls as it may have and answers none, so one more stays queued."""
 
+    async def queued(
+        engine: LocalEngine, plan: Plan, timeout_s: float
+    ) -> tuple[LaneStatus, TimedOut]:
+        """How the lane was while the call was queued, if it was seen, and how the call ended."""
+        late = asyncio.create_task(call(engine, plan, timeout_s))
+        await until(lambda: lane(engine).queued == 1 or late.done(), 0)
+        waiting = lane(engine)
+        with pytest.raises(TimedOut) as raised:
+            await asyncio.wait_for(late, timeout_s + MARGIN_S)
+        return waiting, raised.value
+
     async def play() -> tuple[float, TimedOut, LaneStatus, LaneStatus, LaneStatus]:
         async with started() as engine:
             plan = await permute(engine, 5)
@@ -196,16 +207,12 @@ def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_d
                 await until(lambda: lane(engine).in_flight == MAX_AHEAD)
                 before = lane(engine)
                 for deadline_s in (1.0, 4.0, 16.0):  # a busy machine may stop this process for one
-                    late = asyncio.create_task(call(engine, plan, deadline_s))
-                    await until(lambda late=late: lane(engine).queued == 1 or late.done(), 0)
-                    waiting = lane(engine)
-                    with pytest.raises(TimedOut) as raised:
-                        await asyncio.wait_for(late, deadline_s + MARGIN_S)
+                    waiting, problem = await queued(engine, plan, deadline_s)
                     if waiting.queued:
                         break
                 after = lane(engine)
             await asyncio.gather(*sent)
-            return deadline_s, raised.value, before, waiting, after
+            return deadline_s, problem, before, waiting, after
 
     deadline_s, problem, before, waiting, after = asyncio.run(play())
 
