@@ -2,6 +2,7 @@
 
 Ends: wrong_result: a timed call
 Caught by: values of timed calls
+Case: small
 Rounds: 100
 Gains: a wrong result
 """

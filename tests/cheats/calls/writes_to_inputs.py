@@ -2,6 +2,7 @@
 
 Ends: wrong_result: wrote to x
 Caught by: inputs stay
+Case: small
 Gains: a wrong result
 """
 

@@ -1,6 +1,7 @@
 """Fails, and leaves a thread behind that takes a CPU from others.
 
 Ends: error: ValueError
+Case: small
 """
 
 import threading

@@ -1,6 +1,7 @@
 """Is wrong, and leaves a process behind that takes a CPU from others.
 
 Ends: wrong_result
+Case: small
 """
 
 import os

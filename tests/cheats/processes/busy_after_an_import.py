@@ -1,6 +1,7 @@
 """Cannot be imported, and leaves a process that takes a CPU from others.
 
 Ends: error: ImportError
+Case: small
 """
 
 import os

@@ -1,6 +1,7 @@
 """Answers with a message that never ends.
 
 Ends: timeout: did not end
+Case: small
 """
 
 import time

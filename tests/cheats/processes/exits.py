@@ -1,6 +1,7 @@
 """Ends its process in a timed call.
 
 Ends: crashed: exited with status 3
+Case: small
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Ends its process when it is imported.
 
 Ends: crashed: exited with status 0
+Case: small
 """
 
 import os

@@ -1,6 +1,7 @@
 """Says that its calls take hours, so that it may hang as long.
 
 Ends: timeout: did not end
+Case: small
 """
 
 from warpcall_kernels.execution import serve

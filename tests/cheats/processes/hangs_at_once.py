@@ -1,6 +1,7 @@
 """Never returns from its first call.
 
 Ends: timeout: did not end
+Case: small
 """
 
 

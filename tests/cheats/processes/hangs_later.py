@@ -1,6 +1,7 @@
 """Never returns from a timed call.
 
 Ends: timeout: did not end
+Case: small
 """
 
 import itertools

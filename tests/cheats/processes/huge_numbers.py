@@ -1,6 +1,7 @@
 """Answers with numbers that no table can hold.
 
 Ends: ok
+Case: small
 """
 
 from warpcall_kernels.execution import serve

@@ -1,6 +1,7 @@
 """Answers that it failed with the status ok.
 
 Ends: error: all is well
+Case: small
 """
 
 from warpcall_kernels.execution import serve

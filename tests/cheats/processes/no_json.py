@@ -1,6 +1,7 @@
 """Answers with bytes that are no message.
 
 Ends: crashed: may not
+Case: small
 """
 
 from warpcall_kernels.execution import frames

@@ -1,6 +1,7 @@
 """Reads memory that is not there, in a timed call.
 
 Ends: crashed: SIGSEGV
+Case: small
 """
 
 import ctypes

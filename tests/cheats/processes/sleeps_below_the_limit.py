@@ -1,6 +1,7 @@
 """Sleeps nearly as long as a call may take, and returns an old result.
 
 Ends: wrong_result
+Case: small
 """
 
 import time

@@ -1,6 +1,7 @@
 """Calls itself until the stack is full.
 
 Ends: crashed or timeout
+Case: small
 """
 
 import sys

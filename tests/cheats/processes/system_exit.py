@@ -1,6 +1,7 @@
 """Raises an exception that would end the process, in a timed call.
 
 Ends: error: SystemExit
+Case: small
 """
 
 import itertools

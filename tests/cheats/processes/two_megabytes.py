@@ -1,6 +1,7 @@
 """Answers with a message of two megabytes.
 
 Ends: crashed: may not
+Case: small
 """
 
 from warpcall_kernels.execution import frames

@@ -2,6 +2,7 @@
 
 Ends: wrong_result
 Caught by: a process of its own
+Case: small
 Gains: a wrong result
 """
 

@@ -2,6 +2,7 @@
 
 Ends: wrong_result: memory of its own
 Caught by: memory of their own
+Case: small
 Gains: a wrong result
 """
 
