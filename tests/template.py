@@ -41,15 +41,19 @@ ROOT = str(Path(__file__).parents[1])
 BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_bench.runs.reaper"
-CHECKS = ("module_check", "waiting_check")
+CHECKS = ("module_check", "plan_check", "problem_check", "upload_check", "verify", "waiting_check")
+PROFILED = "profiled"  # what a profiler starts
 UPLOADS = ("profile_main", "record_main", "upload_main")
 AHEAD = "warpcall_bench.runs.descriptors"  # it runs one of UPLOADS, once there is work for it
 PROGRAMS = {
     AHEAD,
-    *(f"warpcall_bench.programs.{name}" for name in ("job_main", *CHECKS, *UPLOADS)),
+    *(f"warpcall_bench.programs.{name}" for name in ("job_main", PROFILED, *CHECKS, *UPLOADS)),
 }
 # They set variables that Triton reads when it is imported, before they import it.
-SET_VARIABLES = {f"warpcall_bench.programs.{name}" for name in ("record_main", "waiting_check")}
+SET_VARIABLES = {
+    f"warpcall_bench.programs.{name}"
+    for name in (PROFILED, "record_main", "verify", "waiting_check")
+}
 # Triton decides when it is imported whether it interprets kernels, and these import it.
 USE_TRITON = (
     "triton.",
@@ -109,9 +113,10 @@ class Child(subprocess.Popen[Any]):
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
+        env = os.environ if env is None else env
         ours = list(args[:3]) == [sys.executable, "-P", "-m"]
         ours = ours and args[3] in (WORKER, REAPER, *PROGRAMS)
-        if not ours or not has_path_of_forks(env):
+        if not (ours or _is_script(args)) or not has_path_of_forks(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         request = {"args": args, "env": {**env}, "cwd": str(Path.cwd()), "fds": [*pass_fds]}
@@ -136,7 +141,7 @@ class _BelowReaper(subprocess.Popen[Any]):
         p2cread, _, _, c2pwrite, _, errwrite, *_ = others
         env = os.environ if env is None else env
         ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in PROGRAMS
-        if not ours or not has_path_of_forks(env):
+        if not (ours or _is_script(args)) or not has_path_of_forks(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         self.pid = os.fork()
@@ -149,6 +154,16 @@ class _BelowReaper(subprocess.Popen[Any]):
             _run_module(args)
         self._child_created = True
         self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
+
+
+def _is_script(args: Sequence[str]) -> bool:
+    """Whether a program is one in Python that a test wrote, such as one that stands for a profiler."""
+    line = f"#!{sys.executable}\n".encode()
+    try:
+        with open(args[0], "rb") as file:  # noqa: PTH123  # a name without a folder is searched in PATH
+            return file.read(len(line)) == line
+    except OSError:
+        return False
 
 
 def template(fd: int) -> None:
@@ -289,7 +304,12 @@ def _clone_workers(source: socket.socket) -> NoReturn:
 
 
 def _run_module(args: Sequence[str]) -> NoReturn:
-    """Be a worker, a reaper or a program of the platform, in a fork of a template."""
+    """Be a worker, a reaper or a program of the platform, or a script, in a fork of a template."""
+    if _is_script(args):
+        os.setsid()
+        subprocess.Popen = _BelowReaper  # type: ignore[misc]  # it forks what it starts
+        sys.argv[:] = args
+        _run(lambda: runpy.run_path(args[0], run_name="__main__"))
     name = args[3]
     if name == REAPER:
         subprocess.Popen = _BelowReaper  # type: ignore[misc]
@@ -389,7 +409,7 @@ def _write(field: int, texts: Sequence[str]) -> None:
     ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
-def _run(main: Callable[[], None]) -> NoReturn:
+def _run(main: Callable[[], object]) -> NoReturn:
     """Run the program to its end, as the interpreter does."""
     status: Any = 0
     try:

@@ -19,7 +19,7 @@ from warpcall_bench.profilers.program import NoProfile, ProfileLimits
 from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import NcuOptions, ProfileTask, Task, Upload
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 CASE = {"shape": [4, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 CHILD: ChildTask = {

@@ -17,7 +17,7 @@ from warpcall_bench.profilers.program import NoProfile, ProfileLimits
 from warpcall_bench.runs import process_tree
 from warpcall_bench.runs.messages import ProfileTask, Task, Upload
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 REPORTED = (
     "Race reported between Write access at sum(float *, int)+0x80 in mine.cu:12 and Read access at "
