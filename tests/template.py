@@ -7,8 +7,8 @@
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
 which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards, also the upload
-processes. Those in which Triton interprets kernels, or that set Triton's variables, import Triton and
-what uses it anew (`_forget_triton`). What runs in a sandbox is started with exec.
+processes. Those in which Triton interprets kernels import Triton and what uses it anew
+(`_forget_triton`). What runs in a sandbox is started with exec.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ PROGRAMS = {
     AHEAD,
     *(f"warpcall_bench.programs.{name}" for name in ("job_main", PROFILED, *CHECKS, *UPLOADS)),
 }
-# They set variables that Triton reads when it is imported, before they import it.
-SET_VARIABLES = {
-    f"warpcall_bench.programs.{name}"
-    for name in (PROFILED, "record_main", "verify", "waiting_check")
+# They drop the variables of Triton before they import it, so that it is as the template has imported it.
+DROP_VARIABLES = {
+    f"warpcall_bench.programs.{name}" for name in ("record_main", "verify", "waiting_check")
 }
 # Triton decides when it is imported whether it interprets kernels, and these import it.
 USE_TRITON = (
@@ -313,7 +312,8 @@ def _run_module(args: Sequence[str]) -> NoReturn:
     name = args[3]
     if name == REAPER:
         subprocess.Popen = _BelowReaper  # type: ignore[misc]
-    if name in PROGRAMS and ("TRITON_INTERPRET" in os.environ or SET_VARIABLES & {*args}):
+    # What runs one of these gets its name as an argument.
+    if name in PROGRAMS and "TRITON_INTERPRET" in os.environ and not DROP_VARIABLES & {*args}:
         _forget_triton()
     _customize()
     _run(importlib.import_module(name).main)
