@@ -1,4 +1,7 @@
-"""Compile reports of sources, uploads and shipped ops, from a server whose sandbox makes them."""
+"""Compile reports of sources, uploads and shipped ops, from a server that makes them without the sandbox.
+
+Their sandbox is that of `uploads/test_sandboxed_uploads`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,10 @@ from tests.service.compile_reports import sources
 from tests.service.databases import Database
 from tests.service.job_requests import client
 from tests.service.requests import problem_of
-from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.problem_sources import SCALE
 from tests.service.uploads.requests import Lab, added_problem, running_lab, uploaded
-from tests.waiting import until
 
-pytestmark = [needs_bubblewrap, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 PATH = "/v1/compile-reports"
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
 SOFTMAX_CASE: dict[str, Any] = {"shape": [64, 1000], "dtype": "BF16"}
@@ -28,13 +29,9 @@ SOFTMAX_CASE: dict[str, Any] = {"shape": [64, 1000], "dtype": "BF16"}
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = str(tmp_path_factory.mktemp("data"))
     database = Database("sqlite", {"WARPCALL_DATA_DIR": folder})
-    settings = {"WARPCALL_UPLOADS": "sandboxed", "WARPCALL_EXPLAIN_S": "100"}
     keys = {"ben": database.key("ben", "bench"), "cal": database.key("cal", "call")}
-    with running_lab(database, "ann", "bob", **settings) as running:
-        running = replace(running, keys={**running.keys, **keys})
-        with running.http("ann") as ann:
-            until(lambda: ann.get("/readyz").json()["uploads"] == "sandboxed")
-        yield running
+    with running_lab(database, "ann", "bob", WARPCALL_EXPLAIN_S="100") as running:
+        yield replace(running, keys={**running.keys, **keys})
 
 
 @pytest.fixture

@@ -14,12 +14,10 @@ import pytest
 from tests.service.compile_reports import sources
 from tests.service.databases import Database
 from tests.service.requests import problem_of
-from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import running_lab
-from tests.waiting import until
 from warpcall.compile_reports import TEXT_NAMES
 
-pytestmark = [needs_bubblewrap, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
 FORGED = """
 import os, struct
@@ -37,9 +35,10 @@ os._exit(0)
 def ann(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = str(tmp_path_factory.mktemp("data"))
     database = Database("sqlite", {"WARPCALL_DATA_DIR": folder})
-    settings = {"WARPCALL_UPLOADS": "sandboxed", "WARPCALL_EXPLAIN_S": "8"}
-    with running_lab(database, "ann", **settings) as lab, lab.http("ann") as http:
-        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+    with (
+        running_lab(database, "ann", WARPCALL_EXPLAIN_S="8") as lab,
+        lab.http("ann") as http,
+    ):
         yield http
 
 
@@ -70,14 +69,6 @@ def test_a_source_that_cannot_be_compiled_says_why(
     assert error in said.replace("line 14: the", "line 15: the")  # a loop is interrupted anywhere
     assert said.isprintable()
     assert "Traceback" not in said
-
-
-def test_a_source_runs_in_the_sandbox(ann: httpx.Client) -> None:
-    source = "import os\nraise ValueError([os.getuid(), os.getpid() < 100])\n"
-
-    said = problem_of(ask(ann, source), 422, "invalid-input", "source")
-
-    assert said == "source: line 2: ValueError: [1000, True]"
 
 
 def test_a_huge_constant_is_shortened(ann: httpx.Client) -> None:

@@ -47,8 +47,7 @@ CHECK = ("check", "permute", "--mine")
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("checks"))})
-    uploads = "sandboxed" if shutil.which("bwrap") else "trusted"
-    with running_lab(database, "ann", WARPCALL_UPLOADS=uploads) as running:
+    with running_lab(database, "ann") as running:
         yield running
 
 

@@ -21,7 +21,9 @@ from tests.service.uploads.requests import (
     upload,
     uploaded,
 )
-from tests.service.uploads.sources import LONG, TRITON
+from tests.service.uploads.sources import TRITON
+from tests.service.uploads.test_uploads_of_files import TREE, body, send
+from tests.service.verifications.sources import COPY
 from tests.waiting import until
 from warpcall.implementations import WRONG_IN_ODD_CASES
 
@@ -58,16 +60,19 @@ def test_a_triton_kernel_is_checked_and_timed_in_the_sandbox(lab: Lab, tell: str
         environment = ann.get(f"{PATH}/environment").json()
         outside = problem_of(upload(ann, f"{tell}\n"), 422, "invalid-input", "source")
         uploaded(ann, TRITON, name="kernel")
-        uploaded(ann, LONG, name="plain")
-        job = ended(ann, submit(ann, implementations=["ann/kernel", "ann/plain", "torch"]))
+        for text in TREE.values():
+            send(ann, text)
+        answer = upload(ann, **body(TREE, name="tree"))
+        job = ended(ann, submit(ann, implementations=["ann/kernel", "ann/tree", "torch"]))
         rows = results(ann, job)["measurements"]
 
     assert (environment["uploads"], environment["trouble"]) == ("sandboxed", "")
+    assert answer.status_code == 201, answer.text
     assert outside == f"source: line 1: {SEEN_BY_PROBLEM}"
     assert job["state"] == "succeeded", job
     assert [(row["implementation"], row["status"], known_tags(row)) for row in rows] == [
         ("ann/kernel", "ok", ["interpreted", WRONG_IN_ODD_CASES]),  # it ignores strides
-        ("ann/plain", "ok", []),
+        ("ann/tree", "ok", ["interpreted"]),
         ("torch", "ok", []),
     ]
 
@@ -90,3 +95,24 @@ def test_the_code_of_a_problem_runs_in_the_sandbox_wherever_it_runs(lab: Lab, te
 
     assert len(said) == 3
     assert all(SEEN_BY_PROBLEM in text for text in said), said
+
+
+def test_compile_reports_and_verifications_are_made_in_the_sandbox(lab: Lab, folder: str) -> None:
+    database = Path(folder, "warpcall.sqlite3")
+    seen = f"os.getuid() + os.path.exists({str(database)!r})"  # the user in the sandbox, and no data folder
+    source = f"import os\n{COPY}".replace("(triton.cdiv(x.numel(), 64),)", f"({seen},)")
+    case = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
+    turned = source.replace("x.shape, dtype", "x.shape[::-1], dtype")
+    with lab.http("ann") as ann:
+        ann.timeout = 120
+        body = {"op": "permute", "source": turned}
+        report = ann.post("/v1/compile-reports", json={**body, "case": case, "texts": ["sass"]})
+        verified = ann.post("/v1/verifications", json={**body, "cases": [case]})
+
+    assert (report.status_code, verified.status_code) == (200, 200), report.text + verified.text
+    (kernel,) = report.json()["kernels"]
+    assert (kernel["name"], kernel["grid"]) == ("_copy", [1000, 1, 1])
+    assert "EXIT" in kernel["texts"]["sass"]["text"]
+    (found,) = verified.json()["cases"]
+    assert found["reason"] == ""
+    assert found["steps"][0]["choices"][0]["actions"][0]["grid"] == [1000, 1, 1]

@@ -1,4 +1,7 @@
-"""Uploads of several files, by the command line and over HTTP, in the sandbox of a real server."""
+"""Uploads of several files, by the command line and over HTTP, on a real server.
+
+Their sandbox is that of `test_sandboxed_uploads`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,9 @@ from tests.client.command import WARPCALL
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, ended, results, submit
 from tests.service.requests import problem_of
-from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import PATH, Lab, running_lab, upload
-from tests.waiting import until
 
-pytestmark = [needs_bubblewrap, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 FAST = """import json
 from pathlib import Path
@@ -70,10 +71,7 @@ TREE = {
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = str(tmp_path_factory.mktemp("data"))
     database = Database("sqlite", {"WARPCALL_DATA_DIR": folder})
-    settings = {"WARPCALL_UPLOADS": "sandboxed", "WARPCALL_UPLOAD_MAX_FILES": "8", **BRIEF}
-    with running_lab(database, "ann", "bob", **settings) as running:
-        with running.http("ann") as ann:
-            until(lambda: ann.get("/readyz").json()["uploads"] == "sandboxed")
+    with running_lab(database, "ann", "bob", WARPCALL_UPLOAD_MAX_FILES="8", **BRIEF) as running:
         yield running
 
 
@@ -155,7 +153,7 @@ def test_a_traceback_names_the_paths_of_the_author_and_no_others(lab: Lab) -> No
         ("parts/deep.py", "BLOCK = (\n", "source: parts/deep.py, line 1: SyntaxError: '(' was"),
         ("parts/deep.py", "1 / 0\n", "source: parts/deep.py, line 1: ZeroDivisionError: division"),
         ("helpers.py", "x = 1\n", "source: line 6: ImportError: cannot import name 'copy_kernel'"),
-        ("pytest.py", "", ""),  # it is not imported in the sandbox
+        ("pytest.py", "", ""),  # a process of uploads does not import it
         ("json.py", "", "files: a module at the root of the tree may not have the name json"),
         ("../up.py", "", "files: '../up.py' cannot be the path of a file"),
     ],

@@ -1,4 +1,7 @@
-"""Verifications of sources, from a server whose sandbox records their launch plans."""
+"""Verifications of sources, from a server that runs them without the sandbox.
+
+Their sandbox is that of `uploads/test_sandboxed_uploads`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,11 @@ import pytest
 from tests.service.databases import Database
 from tests.service.job_requests import client
 from tests.service.requests import log_of, problem_of
-from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.problem_sources import SCALE
 from tests.service.uploads.requests import Lab, added_problem, running_lab
 from tests.service.verifications import sources
-from tests.waiting import until
 
-pytestmark = [needs_bubblewrap, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 PATH = "/v1/verifications"
 CASE: dict[str, Any] = {"shape": [64, 256], "dtype": "F32", "params": {"dims": [1, 0]}}
 TURNED: dict[str, Any] = {"shape": [8, 100, 70], "dtype": "BF16", "params": {"dims": [2, 1, 0]}}
@@ -29,13 +30,9 @@ TURNED: dict[str, Any] = {"shape": [8, 100, 70], "dtype": "BF16", "params": {"di
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = str(tmp_path_factory.mktemp("data"))
     database = Database("sqlite", {"WARPCALL_DATA_DIR": folder})
-    settings = {"WARPCALL_UPLOADS": "sandboxed", "WARPCALL_EXPLAIN_S": "60"}
     keys = {"ben": database.key("ben", "bench")}
-    with running_lab(database, "ann", **settings) as running:
-        running = replace(running, keys={**running.keys, **keys})
-        with running.http("ann") as ann:
-            until(lambda: ann.get("/readyz").json()["uploads"] == "sandboxed")
-        yield running
+    with running_lab(database, "ann", WARPCALL_EXPLAIN_S="60") as running:
+        yield replace(running, keys={**running.keys, **keys})
         assert "Traceback" not in log_of(running.server)
 
 
