@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
+import ssl
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -146,11 +148,33 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CONFIG_HOME"] = os.devnull  # whoever tests may have a profile: it has no say
     with contextlib.suppress(ImportError):  # without httpx only kernels are tested
         from httpx._config import DEFAULT_TIMEOUT_CONFIG
+        from httpx._transports import default as transports
 
+        transports.create_ssl_context = _read_once(transports.create_ssl_context)  # type: ignore[attr-defined]
         # A server on a busy machine may take longer than the 5 s that httpx waits by default.
         DEFAULT_TIMEOUT_CONFIG.connect = DEFAULT_TIMEOUT_CONFIG.read = HTTPX_TIMEOUT_S
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _read_once(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+    """Let all clients of httpx that trust the machine's certificates share them.
+
+    Each client would read them anew, which takes 22 ms of CPU, although most connect without TLS.
+    """
+
+    @functools.cache
+    def shared(file: str | None, folder: str | None) -> ssl.SSLContext:
+        return create()
+
+    def context(
+        verify: object = True, cert: object = None, trust_env: bool = True
+    ) -> ssl.SSLContext:
+        if verify is not True or cert or not trust_env:
+            return create(verify=verify, cert=cert, trust_env=trust_env)
+        return shared(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+    return context
 
 
 @pytest.hookimpl(wrapper=True)
