@@ -4,6 +4,8 @@
                                       - reaper of a job - the job's process
                                       - template of these
 
+A supervisor is such a server, too: its template clones the servers below it, each of which has a template.
+
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
 which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards, also the upload
@@ -40,6 +42,7 @@ ROOT = str(Path(__file__).parents[1])
 # In PYTHONPATH: see the `sitecustomize.py` there, which forks run after they have imported everything.
 BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
+SUPERVISED = "warpcall_service.supervisor.entry"  # a server below a supervisor
 REAPER = "warpcall_bench.runs.reaper"
 CHECKS = ("module_check", "plan_check", "problem_check", "upload_check", "verify", "waiting_check")
 PROFILED = "profiled"  # what a profiler starts
@@ -114,7 +117,7 @@ class Child(subprocess.Popen[Any]):
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
         env = os.environ if env is None else env
         ours = list(args[:3]) == [sys.executable, "-P", "-m"]
-        ours = ours and args[3] in (WORKER, REAPER, *PROGRAMS)
+        ours = ours and args[3] in (SUPERVISED, WORKER, REAPER, *PROGRAMS)
         if not (ours or _is_script(args)) or not has_path_of_forks(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
@@ -252,20 +255,26 @@ def _serve(request: dict[str, Any], fds: list[int]) -> NoReturn:
     command = request["args"][3:4]
     if command and not command[0].startswith("-"):  # an administrator's: it starts no worker
         _run_program(request, fds)
+    _become_server(request, dict(enumerate(fds)))
+    import warpcall_service.cli
+
+    _run(warpcall_service.cli.main)
+
+
+def _become_server(request: dict[str, Any], fds: dict[int, int]) -> None:
+    """Be what `_become` says, with a template of its own, which forks what this process starts."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if not os.fork():
         _clone_workers(theirs)
+    theirs.detach()  # `_become` closes it, and may give its number to another descriptor
     kept = ours.detach()
     high = os.dup2(
         kept, 900, inheritable=False
     )  # out of the way of the descriptors that tests count
     Child.template = socket.socket(fileno=high)
     subprocess.Popen = Child  # type: ignore[misc]
-    _become(request, dict(enumerate(fds)), [high])
+    _become(request, fds, [high])
     _customize()
-    import warpcall_service.cli
-
-    _run(warpcall_service.cli.main)
 
 
 def _run_program(request: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -282,7 +291,7 @@ def _run_program(request: dict[str, Any], fds: list[int]) -> NoReturn:
 
 
 def _clone_workers(source: socket.socket) -> NoReturn:
-    """Start workers and reapers as siblings of this process, until the server has ended."""
+    """Start workers, reapers and supervised servers as siblings of this process, until the server has ended."""
     null = os.open(os.devnull, os.O_RDWR)
     _set_descriptors({0: null, 1: null, 2: null}, [source.fileno()])
     _set_title([TEMPLATE])
@@ -290,8 +299,11 @@ def _clone_workers(source: socket.socket) -> NoReturn:
         request, fds = received
         pid = _clone()
         if not pid:
-            numbers = [0, 1, 2, *request["fds"]]
-            _become(request, dict(zip(numbers, fds, strict=True)), [])
+            wanted = dict(zip([0, 1, 2, *request["fds"]], fds, strict=True))
+            if request["args"][3] == SUPERVISED:
+                _become_server(request, wanted)
+                _run(importlib.import_module(SUPERVISED).main)
+            _become(request, wanted, [])
             for name, number in MALLOPT.items():
                 if name in os.environ:
                     ctypes.CDLL(None).mallopt(number, int(os.environ[name]))

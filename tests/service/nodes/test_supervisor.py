@@ -18,11 +18,15 @@ import numpy as np
 import psutil
 import pytest
 
-from demo.server import COMMAND, Server, running_server
+from demo.server import COMMAND, Server
+from tests import forks
+from tests.servers import running_server
+from tests.service.databases import environment
 from tests.service.job_requests import BRIEF, client, submit
 from tests.service.nodes.test_nodes import killed
 from tests.service.stopped_lane import stopped_lane
 from tests.suspended import suspended
+from tests.template import TEMPLATE, WORKER
 from tests.waiting import lives, until
 from warpcall import Client
 from warpcall_service.http.listen import ServerError
@@ -94,15 +98,7 @@ def below(server: Server) -> list[psutil.Process]:
 
 def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """What a command of the server prints, and how it ends."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WARPCALL_")}
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        env={**environment, **settings},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    return forks.run([*COMMAND, *arguments], environment(settings), timeout_s=WAIT_S)
 
 
 def refusal(*arguments: str, **settings: str) -> str:
@@ -207,7 +203,8 @@ def test_a_server_that_starts_does_not_listen_on_the_public_port(two: Server) ->
 
     def starts_its_worker() -> bool:
         new = [process for process in below(two) if process.pid not in known]
-        found[:] = [child for process in new for child in process.children()]
+        below_them = [child for process in new for child in process.children()]
+        found[:] = [child for child in below_them if WORKER in child.cmdline()]
         return bool(found)
 
     until(starts_its_worker, timeout_s=WAIT_S)
@@ -340,10 +337,11 @@ def test_sigterm_to_every_process_at_once_lets_calls_end(tmp_path: Path) -> None
         for url in urls:
             call(url).raise_for_status()  # its plan is known from here on
         processes = psutil.Process(two.process.pid).children(recursive=True)
+        theirs = [process.pid for process in processes if TEMPLATE not in process.cmdline()]
         with stopped_lane(two):
             calls = threads.map(call, urls)
             until(lambda: all('"in_flight":1' in httpx.get(f"{url}/readyz").text for url in urls))
-            for pid in [two.process.pid, *(process.pid for process in processes)]:
+            for pid in (two.process.pid, *theirs):
                 os.kill(pid, signal.SIGTERM)
             until(lambda: two.log.read_text().count("SIGINT: the server stops") == 2)
         answers = list(calls)
