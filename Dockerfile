@@ -19,7 +19,7 @@ RUN python3 -m venv /tools && /tools/bin/pip install 'pip==26.3' 'hatchling==1.3
 COPY constraints.txt pyproject.toml ./
 COPY client/pyproject.toml client/
 COPY docker/needs.py docker/
-RUN python3 docker/needs.py telemetry pyproject.toml client/pyproject.toml >needs.txt \
+RUN python3 docker/needs.py telemetry,grpc pyproject.toml client/pyproject.toml >needs.txt \
     && python3 docker/needs.py cuda-kernels pyproject.toml >needs-cuda.txt
 
 # What others made. It weighs most and changes least: a layer of its own in the images.

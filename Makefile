@@ -17,9 +17,9 @@ setup: .venv/ready
 	@$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable client --editable . --group dev $(NEW)
 	@touch $@
 fmt: setup
-	$(BIN)/ruff format && $(BIN)/ruff check --fix && $(BIN)/python -m tools.generate_sdk
+	$(BIN)/ruff format && $(BIN)/ruff check --fix && $(BIN)/python -m tools.generate_sdk && $(BIN)/python -m tools.generate_grpc
 check: setup
-	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m tools.generate_sdk --check
+	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m tools.generate_sdk --check && $(BIN)/python -m tools.generate_grpc --check
 	$(BIN)/python -m tools.check_words
 	@git ls-files '*.py' | xargs wc -l | awk '$$1 > 500 && $$2 != "total" { print "long, is it one idea? " $$2 ": " $$1 " lines" }'
 	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service service/warpcall_bench launchers

@@ -153,6 +153,15 @@ def pytest_configure(config: pytest.Config) -> None:
         transports.create_ssl_context = _read_once(transports.create_ssl_context)  # type: ignore[attr-defined]
         # A server on a busy machine may take longer than the 5 s that httpx waits by default.
         DEFAULT_TIMEOUT_CONFIG.connect = DEFAULT_TIMEOUT_CONFIG.read = HTTPX_TIMEOUT_S
+    with contextlib.suppress(ImportError):
+        import hypothesis
+
+        # On a busy machine any example may take long, and so may the making of one.
+        patient = hypothesis.settings(
+            deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        )
+        hypothesis.settings.register_profile("patient", patient)
+        hypothesis.settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -101,6 +101,10 @@ def run(
             help="Port to listen on, by default 8000; with 0 the system chooses a free one."
         ),
     ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(help="Port for the Open Inference Protocol over gRPC; by default none."),
+    ] = None,
     devices: Annotated[
         str | None,
         typer.Option(
@@ -162,6 +166,7 @@ def run(
     option given here takes precedence over its variable.
     """
     given: dict[str, Any] = {"host": host, "port": port, "devices": devices, "servers": servers}
+    given["grpc_port"] = grpc_port
     if until is not None:
         given["until"] = _seconds_since_1970(until)
     if insecure:

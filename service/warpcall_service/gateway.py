@@ -128,6 +128,9 @@ class Gateway:
 
     async def _serve(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         scope = exchange.scope
+        if exchange.complete_head is not None:
+            watchdog.cancel_when_client_leaves()
+            await exchange.complete_head(exchange, watchdog)
         found = self._direct.find(scope["method"], scope["path"])
         if found is None:
             io = RouteIO(exchange, watchdog)

@@ -47,6 +47,15 @@ class ServerSettings(BaseSettings):
             "default there is none."
         ),
     )
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description=(
+            "Port of `host` on which to serve the Open Inference Protocol over gRPC as well. With 0 "
+            "the system chooses a free port. By default gRPC is not served. It needs the extra `grpc`."
+        ),
+    )
     servers: str = Field(
         "1",
         pattern=r"^(per-gpu|[1-9]|[1-5]\d|6[0-4])$",

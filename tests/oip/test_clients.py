@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 VARIANTS = [
     *(("triton", variant) for variant in ("binary", "json", "gzip", "deflate", "shared")),
     *(("triton", variant) for variant in ("async-binary", "async-json")),
+    *(("triton", variant) for variant in ("grpc", "grpc-async", "grpc-stream", "grpc-shared")),
     *(("kserve", variant) for variant in ("kserve-binary", "kserve-json")),
 ]
 MAX_JSON_VALUES = (512 << 10) // 25  # a float64 takes up to 25 characters
@@ -115,6 +117,10 @@ def test_an_unmodified_client_gets_every_case_right(
         every = [found for found in every if found[2]["finite"]]
     (folder / "calls.json").write_text(json.dumps([call for _, _, call in every]))
     url = server.url if client == "kserve" else server.url.partition("://")[2]
+    if variant.startswith("grpc"):
+        listens = re.search(r"grpc://(\S+?)[,\s]", server.log.read_text())
+        assert listens is not None
+        url = listens[1]
 
     environments.run(client, f"{client}_paths.py", url, str(folder), variant)
 

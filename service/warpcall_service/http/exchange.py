@@ -8,8 +8,9 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -57,6 +58,10 @@ def stopped_early(declared: int | None, received: int) -> InvalidInput:
     )
 
 
+# Reads what the head of a request is, once its caller is known and within the limits.
+CompleteHead = Callable[["Exchange", Any], Awaitable[None]]
+
+
 class ClientGone(Exception):
     """The client left before its response; nobody would receive one."""
 
@@ -65,6 +70,8 @@ class Exchange:
     """A request, from its head until its response is sent.
 
     Attributes:
+        complete_head: of a request over gRPC, reads its message, in which its path is, with the
+            exchange and its watchdog; None if the head is complete.
         headers: by lower-case name; of several headers with one name, the last.
         request_id: the caller's X-Request-Id if it matches `_SANE_ID`, else a new one.
         began: when the head was read, by time.monotonic().
@@ -92,10 +99,14 @@ class Exchange:
         self._send = send
         # Popped: uvicorn's state of the request refers to the scope, and would be freed late if the
         # scope referred to it.
-        received = scope.get("extensions", {}).pop("warpcall", None)
-        self.connection: ClientConnection = (
-            MemoryConnection() if received is None else RequestConnection(*received)
-        )
+        extensions = scope.get("extensions", {})
+        received = extensions.pop("warpcall", None)
+        self.connection: ClientConnection
+        if isinstance(received, tuple):
+            self.connection = RequestConnection(*received)
+        else:
+            self.connection = received or MemoryConnection()
+        self.complete_head: CompleteHead | None = extensions.pop("warpcall_head", None)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _SANE_ID.fullmatch(given) else new_request_id()
@@ -174,6 +185,13 @@ class Exchange:
                 f"Transfer-Encoding must be chunked or absent, got {brief(text)}",
                 field="transfer-encoding",
             )
+
+    def set_head(self, method: str, path: str, headers: Headers, declared: int) -> None:
+        """Set what `complete_head` has read: a quoted path. `headers` are added to those that were there."""
+        self.scope.update(method=method, path=unquote(path), raw_path=path.encode())
+        self.scope["headers"] = [*self.scope["headers"], *headers]
+        self.headers |= dict(headers)
+        self.declared, self.complete = declared, declared == 0
 
     async def receive(self) -> Message:
         """ASGI's receive. It counts the bytes of the body.

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -38,6 +38,7 @@ class HttpServer(uvicorn.Server):
         unix_listener: a Unix socket to serve as well, always without TLS: it crosses no network.
         drain_s: seconds for requests that run when the server stops.
         unread_s: seconds in which a client must read PROGRESS_BYTES, or it is disconnected.
+        stop_others: stops the servers of other protocols, whose requests have so many seconds.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class HttpServer(uvicorn.Server):
         unix_listener: socket.socket | None,
         drain_s: float,
         unread_s: float,
+        stop_others: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(config)
+        self._stop_others = stop_others
         self._unix_listener = unix_listener
         self._limit = ConnectionLimit()
         self._drain_s = drain_s
@@ -101,6 +104,15 @@ class HttpServer(uvicorn.Server):
         `unavailable`. Connections that are still open 1 s later, since their clients do not read,
         are aborted; uvicorn would wait for them without end.
         """
+        others = None
+        if self._stop_others is not None:
+            drain_s = 0.0 if self.force_exit else self._drain_s
+            others = asyncio.ensure_future(self._stop_others(drain_s))
+        await self._end_connections(sockets)
+        if others is not None:
+            await others
+
+    async def _end_connections(self, sockets: list[socket.socket] | None) -> None:
         for server in self.servers:
             server.close()
         for sock in sockets or ():

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+from contextlib import AsyncExitStack
 
 import uvicorn
 
@@ -20,6 +21,7 @@ from warpcall_service.http.listen import ServerError, listen_shared, url_of
 from warpcall_service.http.server import HttpServer
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.nodes.server_identity import ServerIdentity, ServerPlace, own_url
+from warpcall_service.oip.grpc import server as grpc_server
 from warpcall_service.settings import Settings
 from warpcall_service.startup.assembly import application
 from warpcall_service.startup.stop import Stop
@@ -46,14 +48,22 @@ async def serve_lanes(
     url = settings.advertised_url or url_of(settings, listener, named=True)
     if place is not None:
         url = own_url(url, listener.getsockname()[1])
-    async with application(
-        *(settings, engine, store, keys, identity, url, lambda: stop.requested, extension),
-        supervised=place is not None,
-    ) as app:
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(
+            application(
+                *(settings, engine, store, keys, identity, url, lambda: stop.requested, extension),
+                supervised=place is not None,
+            )
+        )
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
         # collector would scan them, and stop the event loop for some 60 ms.
         gc.collect()
         gc.freeze()
+        grpc_url, stop_grpc = None, None
+        if settings.grpc_port is not None:
+            grpc_url, stop_grpc = await stack.enter_async_context(
+                grpc_server.serving(settings, app.gateway, shared=place is not None)
+            )
         server = HttpServer(
             uvicorn.Config(
                 app.gateway,
@@ -74,6 +84,7 @@ async def serve_lanes(
             unix_listener,
             drain_s=settings.drain_timeout_s,
             unread_s=settings.body_timeout_s,
+            stop_others=stop_grpc,
         )
         stop.server = server
         server.should_exit = stop.requested  # a signal may have come while the parts started
@@ -81,6 +92,7 @@ async def serve_lanes(
         where = url_of(settings, listener) + (
             f" and unix://{settings.uds}" if unix_listener else ""
         )
+        where += "" if grpc_url is None else f" and {grpc_url}"
         listeners = [listener]
         if place is None:
             lines = [f"Warpcall listens on {where}, kernels run on {devices}"]

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from tests.service.requests import PERMUTE, SAFETENSORS, well
 
 OPS = ("permute", "masked-softmax", "conv", "conv-backward", "transpose-add", "isin", "nothing")
-quiet = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quiet = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def check(answer: httpx.Response, http: httpx.Client) -> None:

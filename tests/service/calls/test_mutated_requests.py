@@ -17,7 +17,9 @@ from tests.service.requests import PERMUTE, well
 if TYPE_CHECKING:
     import schemathesis
 
-quiet = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quiet = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 CALL = '{"inputs": {"x": {"dtype": "U8", "shape": [1], "data": [1]}}}'
 POST = f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 REQUESTS = [
