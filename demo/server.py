@@ -43,6 +43,14 @@ class Server:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+    @property
+    def grpc_address(self) -> str:
+        """Where it serves gRPC, as it says in its log."""
+        said = re.search(r"grpc://([\d.]+:\d+)", self.log.read_text())
+        if said is None:
+            raise RuntimeError("the server serves no gRPC")
+        return said[1]
+
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of a GET."""
         try:

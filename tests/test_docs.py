@@ -65,6 +65,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 ADDRESS = "127.0.0.1:8000"
+GRPC_ADDRESS = "127.0.0.1:8001"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
@@ -100,6 +101,7 @@ def server() -> Iterator[Server]:
             "WARPCALL_ARENA_BYTES": "256MiB",
             "WARPCALL_UPLOADS": "trusted",
             "WARPCALL_USER_MAX_SHARED_BYTES": "256MiB",
+            "WARPCALL_GRPC_PORT": "0",
             **BRIEF,
         }
     ) as running:
@@ -163,6 +165,7 @@ def test_the_examples_of_a_page_run_as_written(
     folder: Path = request.getfixturevalue("forked" if are_forks else "folder")
     for example in examples(page):
         text = example.text.replace(ADDRESS, f"127.0.0.1:{server.port}")
+        text = text.replace(GRPC_ADDRESS, server.grpc_address)
         environment = {
             **os.environ,
             "PATH": path_without_environment(),
