@@ -383,6 +383,12 @@ class ServerSettings(BaseSettings):
         return given
 
     @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        if self.grpc_port and self.grpc_port == self.port:
+            raise ValueError(f"{PREFIX}GRPC_PORT: must be another port than {PREFIX}PORT")
+        return self
+
+    @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError(f"{PREFIX}TLS_KEY: needs {PREFIX}TLS_CERT beside it")

@@ -46,10 +46,15 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def reserve(host: str, port: int) -> Iterator[int]:
-    """Reserve a TCP port for servers that listen on it together, with `listen_shared`.
+def reserve(
+    host: str, port: int, settings: str = "WARPCALL_HOST and WARPCALL_PORT"
+) -> Iterator[int]:
+    """Reserve a TCP port for servers that listen on it together, as with `listen_shared`.
 
     The reserving socket does not listen, and therefore gets no connections.
+
+    Args:
+        settings: that say which port, for the error.
 
     Yields:
         The port, which the system has chosen if `port` was 0.
@@ -65,9 +70,7 @@ def reserve(host: str, port: int) -> Iterator[int]:
         with _bound(host, port, shared=True) as reserved:
             yield reserved.getsockname()[1]
     except OSError as error:
-        raise ServerError(
-            f"WARPCALL_HOST and WARPCALL_PORT: cannot listen on {host}:{port}: {error.strerror}"
-        ) from None
+        raise ServerError(f"{settings}: cannot listen on {host}:{port}: {error.strerror}") from None
 
 
 def listen_shared(host: str, port: int) -> socket.socket:

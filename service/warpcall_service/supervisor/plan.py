@@ -29,6 +29,10 @@ class PlannedServer:
     name: str
     overrides: dict[str, Any]
 
+    def with_settings(self, **changed: Any) -> PlannedServer:
+        """This server with some settings changed."""
+        return PlannedServer(self.name, {**self.overrides, **changed})
+
 
 def plan_servers(settings: Settings, given: dict[str, Any]) -> list[PlannedServer]:
     """The servers of a supervisor with these settings; one if there is nothing to share out.
@@ -52,6 +56,12 @@ def plan_servers(settings: Settings, given: dict[str, Any]) -> list[PlannedServe
     if settings.port + count > LAST_PORT:
         raise ServerError(
             f"WARPCALL_PORT: {count} servers need the {count} ports after it, got {settings.port}"
+        )
+    own_ports = range(settings.port + 1, settings.port + count + 1)
+    if count > 1 and settings.port and settings.grpc_port in own_ports:
+        raise ServerError(
+            f"WARPCALL_GRPC_PORT: the servers have the ports {own_ports[0]} to {own_ports[-1]} for "
+            f"themselves, got {settings.grpc_port}"
         )
     planned = []
     for i in range(count):

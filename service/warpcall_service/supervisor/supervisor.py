@@ -136,7 +136,14 @@ def supervise(
         ServerError: the public port or the data folder is in use, or a server refuses its settings.
     """
     flags = [*(["--quiet"] if quiet else []), *([] if json_lines else ["--short-log"])]
-    with _lock(settings.data_dir), reserve(settings.host, settings.port) as port, _waker() as waker:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_lock(settings.data_dir))
+        port = stack.enter_context(reserve(settings.host, settings.port))
+        if settings.grpc_port is not None:
+            shared = reserve(settings.host, settings.grpc_port, "WARPCALL_GRPC_PORT")
+            grpc_port = stack.enter_context(shared)
+            planned = [one.with_settings(grpc_port=grpc_port) for one in planned]
+        waker = stack.enter_context(_waker())
         servers = [Supervised(one, port, flags) for one in planned]
         names = ", ".join(server.name for server in servers)
         log.info("%s servers on http://%s:%s: %s", len(servers), settings.host, port, names)
