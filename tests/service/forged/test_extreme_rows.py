@@ -129,7 +129,21 @@ def as_column(value: float) -> float | None:
     return HUGE if value > HUGE else float(value)
 
 
-def ways(ids: dict[str, str]) -> Iterator[str]:
+def pairs(database: Database) -> set[tuple[str, str]]:
+    """The jobs that are compared.
+
+    On SQLite these are each kind of numbers with each, and each job of mixed numbers with a neighbour.
+    A lane compares what both databases return as the same bytes, so one way through all is enough
+    for PostgreSQL.
+    """
+    around = {*itertools.pairwise([*DRAWS, next(iter(DRAWS))])}
+    if database.kind != "sqlite":
+        return around
+    plain = [name for name in DRAWS if not name.startswith("mixed")]
+    return around | {*itertools.product(plain, repeat=2)}
+
+
+def ways(ids: dict[str, str], compared: set[tuple[str, str]]) -> Iterator[str]:
     """The address of every page and route that reads stored measurements."""
     case = "op=permute&case=case%200"
     for name in IMPLEMENTATIONS[:2]:
@@ -151,9 +165,9 @@ def ways(ids: dict[str, str]) -> Iterator[str]:
         yield f"/v1/jobs/{one}/results?samples=true"
         for form in MEDIA:
             yield f"/v1/jobs/{one}/results?format={form}"
-    for a, b in itertools.product(ids.values(), repeat=2):
-        yield f"/compare?a={a}&b={b}"
-        yield f"/v1/jobs/{a}/compare/{b}"
+    for a, b in compared:
+        yield f"/compare?a={ids[a]}&b={ids[b]}"
+        yield f"/v1/jobs/{ids[a]}/compare/{ids[b]}"
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
@@ -168,7 +182,7 @@ def test_every_page_and_route_survives_extreme_numbers(
     store.close()
 
     with running_server(database.settings) as server, client(server) as http:
-        broken = [why for way in ways(ids) if (why := trouble(http, way))]
+        broken = [why for way in ways(ids, pairs(database)) if (why := trouble(http, way))]
         links = [
             http.post(f"/v1/jobs/{ids[a]}/shares", json={"other": ids[b]} if b else {}).json()
             for a, b in (*((one, "") for one in ids), ("huge", "least"), ("mixed 2", "mixed 3"))
