@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -24,33 +25,61 @@ CASE = {"shape": [16, 16], "dtype": "F32", "params": {"dims": [1, 0]}}
 MOST_CHARACTERS = 3000  # of an answer
 
 Call = tuple[str, Mapping[str, Any]]
+Answers = list[tuple[bool, str]]  # whether each call failed, and its text
+Called = Callable[..., Answers]
 
 
-def called(lab: Lab, *calls: Call, key: str | None = None) -> list[tuple[bool, str]]:
-    """Whether each call failed, and its text."""
-    environment = {
-        **os.environ,
-        "WARPCALL_URL": lab.server.url,
-        "WARPCALL_API_KEY": lab.keys["ann"] if key is None else key,
-    }
+@asynccontextmanager
+async def started(lab: Lab, key: str) -> AsyncIterator[Any]:
+    """The command, and a client that is connected to it."""
+    environment = {**os.environ, "WARPCALL_URL": lab.server.url, "WARPCALL_API_KEY": key}
     command = mcp.StdioServerParameters(
         command=sys.executable, args=["-m", "warpcall", "mcp"], env=environment
     )
-
-    async def run() -> list[tuple[bool, str]]:
-        async with mcp.Client(command) as client:
-            answers = [await client.call_tool(name, dict(given)) for name, given in calls]
-        return [(bool(one.is_error), one.content[0].text) for one in answers]
-
-    return asyncio.run(run())
+    async with mcp.Client(command) as client:
+        yield client
 
 
-def test_a_source_becomes_a_verdict_and_a_failure_says_how_to_mend_it(lab: Lab) -> None:
+async def answered(client: Any, *calls: Call) -> Answers:
+    answers = [await client.call_tool(name, dict(given)) for name, given in calls]
+    return [(bool(one.is_error), one.content[0].text) for one in answers]
+
+
+@pytest.fixture(scope="module")
+def called(lab: Lab) -> Iterator[Called]:
+    """Calls tools of one process, which has ann's key: its start takes 2 s of CPU."""
+    with asyncio.Runner() as runner:
+        calls: asyncio.Queue[tuple[Call, ...]] = asyncio.Queue()
+        answers: asyncio.Queue[Answers] = asyncio.Queue()
+
+        async def serve() -> None:
+            """Start, use and end the client in one task, as its library asks for."""
+            async with started(lab, lab.keys["ann"]) as client:
+                while asked := await calls.get():
+                    await answers.put(await answered(client, *asked))
+
+        async def ask(*asked: Call) -> Answers:
+            await calls.put(asked)
+            found = asyncio.create_task(answers.get())
+            await asyncio.wait([found, serving], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving  # raises what has ended it
+            return await found
+
+        async def start() -> asyncio.Task[None]:
+            return asyncio.create_task(serve())
+
+        serving = runner.run(start())
+        yield lambda *asked: runner.run(ask(*asked))
+        runner.run(calls.put(()))
+        runner.run(asyncio.wait_for(serving, 60))
+
+
+def test_a_source_becomes_a_verdict_and_a_failure_says_how_to_mend_it(called: Called) -> None:
     given = {"op": "permute", "cases": [CASE], "baseline": "torch"}
     broken = RIGHT.replace("dims)", "dims", 1)
 
     answers = called(
-        lab,
         ("list_ops", {}),
         ("list_ops", {"name": "permute"}),
         ("evaluate", {**given, "source": broken}),
@@ -74,7 +103,6 @@ def test_a_source_becomes_a_verdict_and_a_failure_says_how_to_mend_it(lab: Lab) 
 
     known = {"implementation": right["implementation"], "case": right["case"]}
     history, problems, none = called(
-        lab,
         ("history", known),
         ("list_problems", {}),
         ("history", {**known, "implementation": "ann/nothing"}),
@@ -85,14 +113,13 @@ def test_a_source_becomes_a_verdict_and_a_failure_says_how_to_mend_it(lab: Lab) 
     assert isinstance(json.loads(problems[1])["problems"], list)
 
 
-def test_a_problem_is_listed_and_evaluated(lab: Lab) -> None:
+def test_a_problem_is_listed_and_evaluated(lab: Lab, called: Called) -> None:
     with lab.client("ann") as gpu:
         name = gpu.problems.add(SCALE, name="of-mcp").name
     try:
         listed, found = called(
-            lab,
             ("list_problems", {}),
-            ("evaluate", {"op": name, "cases": [{}], "implementation": "torch.compile",
+            ("evaluate", {"op": name, "cases": [{}], "implementation": "torch", "baseline": "copy",
                           "precision": "check"}),
         )  # fmt: skip
     finally:
@@ -103,8 +130,8 @@ def test_a_problem_is_listed_and_evaluated(lab: Lab) -> None:
     assert json.loads(found[1])["op"] == name
 
 
-def test_kernels_are_explained(lab: Lab) -> None:
-    ((failed, text),) = called(lab, ("explain", {"op": "permute", "case": CASE, "gpu": "sm_90"}))
+def test_kernels_are_explained(called: Called) -> None:
+    ((failed, text),) = called(("explain", {"op": "permute", "case": CASE, "gpu": "sm_90"}))
 
     assert not failed, text
     report = json.loads(text)
@@ -122,7 +149,7 @@ def permute(x, dims):
 """
 
 
-def test_sources_race_and_are_not_kept(lab: Lab) -> None:
+def test_sources_race_and_are_not_kept(lab: Lab, called: Called) -> None:
     sources = [
         SLEEPS.format(0.2),
         RIGHT.replace("()", "() + 1"),
@@ -132,8 +159,7 @@ def test_sources_race_and_are_not_kept(lab: Lab) -> None:
     given = {"op": "permute", "cases": [CASE], "sources": sources}
 
     (failed, text), (of_two_failed, of_two) = called(
-        lab,
-        ("race", given),
+                ("race", given),
         ("race", {**given, "cases": [CASE, {**CASE, "shape": [9, 7]}], "sources": sources[:1],
                   "implementations": ["torch"]}),
     )  # fmt: skip
@@ -158,10 +184,10 @@ def test_sources_race_and_are_not_kept(lab: Lab) -> None:
     assert "ann/permute" not in stored
 
 
-def test_a_verified_kernel_without_a_gpu_is_unchecked(lab: Lab) -> None:
+def test_a_verified_kernel_without_a_gpu_is_unchecked(called: Called) -> None:
     given = {"op": "permute", "cases": [CASE], "source": TRITON, "verified": True}
 
-    ((failed, text),) = called(lab, ("evaluate", given))
+    ((failed, text),) = called(("evaluate", given))
 
     assert not failed, text
     found = json.loads(text)
@@ -170,8 +196,8 @@ def test_a_verified_kernel_without_a_gpu_is_unchecked(lab: Lab) -> None:
     assert "a server with a GPU" in found["failure"]["next"]
 
 
-def test_a_profile_needs_a_gpu_and_says_what_needs_none(lab: Lab) -> None:
-    ((failed, text),) = called(lab, ("profile", {"op": "permute", "case": CASE, "source": RIGHT}))
+def test_a_profile_needs_a_gpu_and_says_what_needs_none(lab: Lab, called: Called) -> None:
+    ((failed, text),) = called(("profile", {"op": "permute", "case": CASE, "source": RIGHT}))
 
     assert failed
     assert text.endswith("next: Use explain, which needs neither a GPU nor Nsight Compute.")
@@ -193,23 +219,21 @@ WRONG: tuple[tuple[Call, str], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def failed(lab: Lab) -> list[tuple[bool, str]]:
-    """The answers to the calls that fail. One process answers them all: its start takes 2 s of CPU."""
-    return called(lab, *(call for call, _ in WRONG))
-
-
-@pytest.mark.parametrize("number", range(len(WRONG)))
-def test_an_error_says_what_to_do_next(number: int, failed: list[tuple[bool, str]]) -> None:
-    is_error, text = failed[number]
+@pytest.mark.parametrize(("call", "part"), WRONG)
+def test_an_error_says_what_to_do_next(call: Call, part: str, called: Called) -> None:
+    ((is_error, text),) = called(call)
 
     assert is_error
-    assert WRONG[number][1] in text
+    assert part in text
     assert "\nnext: " in text
 
 
 def test_a_wrong_key_says_where_to_get_one(lab: Lab) -> None:
-    ((failed, text),) = called(lab, ("list_problems", {}), key="wc_00000000_wrong")
+    async def run() -> Answers:
+        async with started(lab, "wc_00000000_wrong") as client:
+            return await answered(client, ("list_problems", {}))
+
+    ((failed, text),) = asyncio.run(run())
 
     assert failed
     assert "next: Set WARPCALL_API_KEY" in text
