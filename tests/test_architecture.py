@@ -242,7 +242,8 @@ def test_tables_know_only_other_tables_and_stand_where_their_rows_are_written() 
 
     A row whose attribute is set is found where a parameter is annotated with its class.
     """
-    known, elsewhere, written = set(), [], []
+    known: set[str] = set()
+    elsewhere, written = [], []
     with_tables = {file.parent.name for file in service() if file.stem == "tables"}
     for file in service():
         folder = part_of(file)

@@ -41,31 +41,42 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def lab(sandboxed_lab: Lab) -> Lab:
-    """The users of a server whose uploads run in the sandbox."""
-    return sandboxed_lab
-
-
-@pytest.fixture
 def warpcall(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """The command as ann, in a folder that has her files."""
-    monkeypatch.chdir(tmp_path)
+    return _as_ann(lab, tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def sandboxed(
+    sandboxed_lab: Lab,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """The same for a server whose uploads run in the sandbox."""
+    return _as_ann(sandboxed_lab, tmp_path, monkeypatch, capsys)
+
+
+def _as_ann(
+    lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("WARPCALL_API_KEY", lab.keys["ann"])
     Path("mine.py").write_text(SOURCE)
     shutil.copy(EXAMPLE, "my_permute.py")
     return command_for(lab.server, monkeypatch, capsys)
 
 
-def test_a_kernel_of_a_users_own_ends_in_a_table(warpcall: Command, lab: Lab) -> None:
-    code, out, err = warpcall(*BENCH, "--mine", "my_permute.py", "--vs", "warpcall,torch,copy")
-    again = warpcall(*BENCH, "--mine", "my_permute.py", "--vs", "warpcall,torch,copy")
+def test_a_kernel_of_a_users_own_ends_in_a_table(sandboxed: Command, sandboxed_lab: Lab) -> None:
+    code, out, err = sandboxed(*BENCH, "--mine", "my_permute.py", "--vs", "warpcall,torch,copy")
+    again = sandboxed(*BENCH, "--mine", "my_permute.py", "--vs", "warpcall,torch,copy")
 
     assert (code, err) == (0, "")
     uploaded, about, page, explained, _head, case, *rows = out.splitlines()
     assert about == "ann/my_permute: right, not timed: no GPU"
-    assert page.startswith(f"{lab.server.url}/jobs/")
+    assert page.startswith(f"{sandboxed_lab.server.url}/jobs/")
     assert rows[-2:] == [about, page]
     assert uploaded.startswith("my_permute.py is ann/my_permute@")
     assert "ratio and verdict: to warpcall" in explained
@@ -95,8 +106,8 @@ def test_an_edited_file_is_measured_anew_and_history_marks_it(warpcall: Command,
     assert "source" in later.changed
 
 
-def test_an_implementation_that_fails_is_explained(warpcall: Command) -> None:
-    code, out, err = warpcall(
+def test_an_implementation_that_fails_is_explained(sandboxed: Command) -> None:
+    code, out, err = sandboxed(
         *BENCH, "--mine", "mine.py:raises", "--mine", "mine.py:wrong", "--vs", "torch"
     )
 
@@ -153,14 +164,14 @@ def test_uploads_are_found_by_those_who_may_read_them(lab: Lab) -> None:
             bob.implementations.get(shared.name)
 
 
-def test_the_environment_says_what_uploads_may_use(lab: Lab, warpcall: Command) -> None:
+def test_the_environment_says_what_uploads_may_use(sandboxed_lab: Lab, sandboxed: Command) -> None:
     async def ask() -> str:
-        async with AsyncClient(lab.server.url, api_key=lab.keys["ann"]) as gpu:
+        async with AsyncClient(sandboxed_lab.server.url, api_key=sandboxed_lab.keys["ann"]) as gpu:
             return (await gpu.implementations.environment()).torch
 
-    with lab.client("ann") as gpu:
+    with sandboxed_lab.client("ann") as gpu:
         environment = gpu.implementations.environment()
-    shown = warpcall("implementations", "environment")
+    shown = sandboxed("implementations", "environment")
 
     assert (environment.uploads, environment.trouble) == (UPLOADS, "")
     assert "torch" in dict(environment.packages)

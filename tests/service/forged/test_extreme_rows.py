@@ -140,7 +140,7 @@ def pairs(database: Database) -> set[tuple[str, str]]:
     if database.kind != "sqlite":
         return around
     plain = [name for name in DRAWS if not name.startswith("mixed")]
-    return around | {*itertools.product(plain, repeat=2)}
+    return around | {*itertools.product(plain, plain)}
 
 
 def ways(ids: dict[str, str], compared: set[tuple[str, str]]) -> Iterator[str]:
