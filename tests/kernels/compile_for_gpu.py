@@ -1,7 +1,7 @@
 """Compiles every kernel that the ops' cases would launch, on a machine without a GPU.
 
     python -m tests.kernels.compile_for_gpu > report.json
-    python -m tests.kernels.compile_for_gpu --capability 100 --few isin > report.json
+    python -m tests.kernels.compile_for_gpu --all 90 --few 89 --few 100 isin > report.json
 
 It needs a process of its own, without TRITON_INTERPRET, as `warpcall-server warm` does. Kernels
 that are in Triton's cache are not compiled again.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import re
 import struct
@@ -133,16 +134,32 @@ def cases(*, few: bool, names: Sequence[str] = ()) -> Iterator[tuple[Op, Case]]:
 
 
 def main() -> None:
-    """Write a JSON report of the kernels and of the failures to stdout."""
+    """Write a JSON report of the kernels and of the failures to stdout, by capability."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--capability", type=int, default=90, help="of the GPU: 90 is sm_90")
-    parser.add_argument("--few", action="store_true", help="two large cases of each op, not all")
+    add = functools.partial(parser.add_argument, type=int, action="append", metavar="CAPABILITY")
+    add(
+        "--all",
+        default=[],
+        help="compile all cases for this GPU; by default for 90, which is sm_90",
+    )
+    add("--few", default=[], help="compile two large cases of each op for it")
     parser.add_argument("ops", nargs="*", metavar="OP", help="names of ops; by default all")
     given = parser.parse_args()
-    pairs = list(cases(few=given.few, names=given.ops))
+    if not given.few:
+        given.all = given.all or [90]
+    reports = {
+        capability: report(capability, list(cases(few=few, names=given.ops)))
+        for few, capabilities in ((False, given.all), (True, given.few))
+        for capability in capabilities
+    }
+    json.dump(reports, sys.stdout)
+
+
+def report(capability: int, pairs: Sequence[tuple[Op, Case]]) -> dict[str, Any]:
+    """The kernels of these calls, compiled for a GPU, and the calls that failed."""
     compiler = Compiler()
     failed: list[str] = []
-    with compiling(compiler.note, given.capability):
+    with compiling(compiler.note, capability):
         for op, case in pairs:
             compiler.now = (op, case)
             try:
@@ -150,7 +167,7 @@ def main() -> None:
             except Exception as error:  # noqa: BLE001  # a report of all failures beats the first
                 failed.append(f"{op.name} {case.name}: {type(error).__name__}: {error}")
     kernels = [dataclasses.asdict(k) for k in compiler.found.values()]
-    json.dump({"kernels": kernels, "failed": failed}, sys.stdout)
+    return {"kernels": kernels, "failed": failed}
 
 
 if __name__ == "__main__":

@@ -54,10 +54,22 @@ def _memory_has_no_luck() -> Iterator[None]:
     import torch
 
     torch.manual_seed(0)
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    # `use_deterministic_algorithms` is the same, and imports torch's compiler: 2 s in each process.
+    torch.set_deterministic_debug_mode("warn")
     yield
-    torch.use_deterministic_algorithms(before)
+    torch.set_deterministic_debug_mode(before)
+
+
+@pytest.fixture(autouse=True)
+def _a_small_cache_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a measurement on a CPU overwrite 1 MiB before each sample, as if its cache had so much.
+
+    Short calls are repeated in a sample until their inputs fill it, and a cache of 32 MiB takes 32 times as long.
+    """
+    from warpcall_kernels.execution import clock
+
+    monkeypatch.setattr(clock, "MAX_CPU_CACHE", 1 << 20)
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,10 @@ pytestmark = pytest.mark.timeout(550)
 every_op = pytest.mark.parametrize("op", ops())
 
 
+H200 = 90
+OTHERS = "capability"  # the parameter of tests that compile for another GPU than an H200
+
+
 @functools.cache
 def compiled(*arguments: str) -> dict[str, Any]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -49,21 +53,33 @@ def compiled(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def selected(request: pytest.FixtureRequest) -> list[str]:
-    """The ops of which tests of this file were selected, such as by `-k`: others are not compiled."""
-    calls = [getattr(item, "callspec", None) for item in request.session.items]
-    wanted = {str(call.params["op"]) for call in calls if call and "op" in call.params}
-    return sorted(wanted & set(ops()))
+def reports(request: pytest.FixtureRequest) -> dict[int, dict[str, Any]]:
+    """By capability, what one process compiled for the tests of this file that were selected."""
+    file = request.node.nodeid
+    calls = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.nodeid.startswith(file)
+        and hasattr(item, "callspec")
+    ]
+    wanted = sorted({str(call["op"]) for call in calls})
+    flags = ["--all", str(H200)] if any(OTHERS not in call for call in calls) else []
+    for capability in sorted({call[OTHERS] for call in calls if OTHERS in call}):
+        flags += ["--few", str(capability)]
+    return {int(one): report for one, report in compiled(*flags, "--", *wanted).items()}
 
 
 @pytest.fixture
-def kernels(op: str, selected: list[str]) -> list[dict[str, Any]]:
+def kernels(op: str, reports: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """What is known of the compiled kernels of an op."""
-    return [kernel for kernel in compiled(*selected)["kernels"] if kernel["op"] == op]
+    return [kernel for kernel in reports[H200]["kernels"] if kernel["op"] == op]
 
 
 @every_op
-def test_every_case_compiles(op: str, selected: list[str], kernels: list[dict[str, Any]]) -> None:
+def test_every_case_compiles(
+    op: str, reports: dict[int, dict[str, Any]], kernels: list[dict[str, Any]]
+) -> None:
     lines = [f"{'kernel':40} {'warps':>5} {'regs':>4} {'stack':>5} {'shared':>6}  first case"]
     lines += [
         f"{k['kernel']:40} {k['warps']:5} {k['registers']:4} {k['stack_bytes']:5} "
@@ -73,7 +89,7 @@ def test_every_case_compiles(op: str, selected: list[str], kernels: list[dict[st
     print("\n".join([*lines, f"{len(kernels)} kernels"]))  # noqa: T201  # shown with -s
 
     assert kernels
-    assert not [one for one in compiled(*selected)["failed"] if one.startswith(f"{op} ")]
+    assert not [one for one in reports[H200]["failed"] if one.startswith(f"{op} ")]
 
 
 @every_op
@@ -126,8 +142,10 @@ def test_triton_needs_no_shared_memory_while_isin_has_a_set_there(
     "capability",
     [89, pytest.param(80, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)],
 )
-def test_other_gpus_are_compiled_for(capability: int, op: str, selected: list[str]) -> None:
-    report = compiled("--capability", str(capability), "--few", *selected)
+def test_other_gpus_are_compiled_for(
+    capability: int, op: str, reports: dict[int, dict[str, Any]]
+) -> None:
+    report = reports[capability]
     kernels = [kernel for kernel in report["kernels"] if kernel["op"] == op]
 
     assert kernels

@@ -58,6 +58,7 @@ def interior(device: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[bool
     return seen
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize(
     ("dtype", "taps", "softmax", "kernels"),
     [

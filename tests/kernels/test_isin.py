@@ -32,11 +32,13 @@ NAN = float("nan")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _without_scan_and_shared() -> Iterator[None]:
+def _without_scan_and_shared(device: str) -> Iterator[None]:
     """The rule as it is for more of both: without SCAN and SHARED, which would take all calls of this file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule, "SCANNED_PAIRS", 0)
         leave_out_shared(patch)
+        if device == "cpu":  # the interpreter runs one program after the other
+            patch.setattr(module, "PREPARING", 8)
         module.plan.cache_clear()
         yield
     module.plan.cache_clear()

@@ -36,6 +36,7 @@ def test_nothing_overlaps_in_the_interpreter(device: str) -> None:
     assert not overlaps_launches()
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)]
 )

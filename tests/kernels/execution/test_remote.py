@@ -167,10 +167,10 @@ def test_a_claim_of_long_calls_before_short_ones_is_not_confirmed_on_a_gpu(
 @pytest.mark.slow
 def test_outputs_of_random_samples_of_a_block_are_compared(started: Callable[..., Any]) -> None:
     executor, pool = started(right)
-    places = [*range(40)]
+    places = [*range(20)]
     found = []
 
-    for _ in range(20):
+    for _ in range(10):
         executor.take([0] * len(places), places)
         found.append(executor.results())
 
@@ -179,5 +179,5 @@ def test_outputs_of_random_samples_of_a_block_are_compared(started: Callable[...
         for place, outputs in results:
             Expected(CASE, pool.at(place), CPU).check(outputs, "a timed call")
     seen = {place for results in found for place, _ in results}
-    assert min(seen) < 20 <= max(seen)
-    assert len(seen) > 20  # of 80 drawn ones
+    assert min(seen) < 10 <= max(seen)
+    assert len(seen) > 10  # of 40 drawn ones

@@ -22,13 +22,6 @@ pytestmark = pytest.mark.slow
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
 
 
-@pytest.fixture(autouse=True)
-def few_programs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter runs one program after the other, also those that find nothing to do."""
-    if device == "cpu":
-        monkeypatch.setattr(filtered_plan, "SHARING", 2)
-
-
 def filtered(x: Tensor, test: Tensor, *, invert: bool = False) -> tuple[Tensor, Tensor]:
     """The result of the filtered variant, and its workspace."""
     forced = planned_set(Variant.FILTERED, x.dtype, len(x), len(test), invert=invert)

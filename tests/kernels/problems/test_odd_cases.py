@@ -53,7 +53,10 @@ def test_each_input_of_a_matrix_has_each_layout_alone() -> None:
 
 
 def test_every_op_is_right_in_its_odd_cases(op: Op, device: str) -> None:
-    for case in odd_cases(op, small=device == "cpu"):
+    small = device == "cpu"
+    for case in odd_cases(op, small=small):
+        if small and case in op.cases:  # tests/kernels/test_ops.py interprets these
+            continue
         inputs = case.tensors(device)
         params = op.check_params(case.params)
 

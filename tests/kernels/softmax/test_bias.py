@@ -68,6 +68,7 @@ def test_a_bias_is_broadcast_and_its_gradient_summed_as_torch_does(
         assert grad.is_contiguous()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("other", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F64])
 @pytest.mark.parametrize("shape", [(2, 1, 1, 12), (1, 3, 5, 12), SHAPE])
@@ -330,6 +331,7 @@ def test_a_call_without_a_bias_is_planned_as_before() -> None:
     assert plan["slope_strides"] is None
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("columns", [1, 6, 33, 300, 40_000])
 @pytest.mark.parametrize(
     "kept", [(1, 1, 1), (4, 1, 1), (1, 9, 1), (1, 1, 2), (4, 1, 2), (4, 9, 2), (1, 9, 2)], ids=str

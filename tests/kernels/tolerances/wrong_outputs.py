@@ -56,14 +56,21 @@ class Call:
         return suite.by_name(self.op, self.op.reference(**rounded, **self.params))
 
 
-def calls() -> Iterator[Call]:
-    """All small cases of all ops, and long rows, in each dtype that their op computes."""
-    for op in ops().values():
+LONG, PROBLEMS = "long rows", "problems"
+GROUPS = (*ops(), LONG, PROBLEMS)
+
+
+def calls(group: str) -> Iterator[Call]:
+    """All small cases of an op, or long rows, or problems, in each dtype that their op computes."""
+    if group == LONG:
+        yield from _long()
+    elif group == PROBLEMS:
+        yield from _of_problems()
+    else:
+        op = ops()[group]
         for case in op.cases:
             if case.size == "small":
                 yield from _of_case(op, case)
-    yield from _long()
-    yield from _of_problems()
 
 
 def _of_case(op: Op, case: Case) -> Iterator[Call]:

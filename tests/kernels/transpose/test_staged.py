@@ -64,6 +64,7 @@ def assert_moved(x: torch.Tensor, dims: tuple[int, ...], launched: list[Launch])
     return launched[-1]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64], ids=str
 )
