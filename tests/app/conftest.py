@@ -9,9 +9,15 @@ import httpx
 import pytest
 
 from tests.app.harness import App, running_app
-from tests.service.fixtures import postgres, sqlite, still_works, tensor_client
+from tests.service.fixtures import (
+    forked_programs,
+    postgres,
+    sqlite,
+    still_works,
+    tensor_client,
+)
 
-__all__ = ["postgres", "sqlite", "still_works", "tensor_client"]
+__all__ = ["forked_programs", "postgres", "sqlite", "still_works", "tensor_client"]
 
 SETTINGS: dict[str, Any] = {
     "arena_bytes": "128MiB",

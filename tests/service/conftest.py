@@ -8,13 +8,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.forks import forked_workers
 from tests.servers import Server, running_server
 from tests.service.databases import Database, new_database
-from tests.service.fixtures import postgres, sqlite, still_works, tensor_client
+from tests.service.fixtures import (
+    forked_programs,
+    postgres,
+    sqlite,
+    still_works,
+    tensor_client,
+)
 from warpcall_service.store.database import Store
 
-__all__ = ["postgres", "sqlite", "still_works", "tensor_client"]
+__all__ = ["forked_programs", "postgres", "sqlite", "still_works", "tensor_client"]
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -34,16 +39,6 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def forked_programs() -> Iterator[None]:
-    """Let workers, reapers and programs that the tests of a file start be forks: see tests/forks.py.
-
-    What runs in a sandbox is started with exec nevertheless.
-    """
-    with forked_workers():
-        yield
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.forks import forked_workers
 from tests.service.databases import Database, Postgres, postgres_cluster
 from tests.service.requests import well
 from tests.service.stored_tensors import ALL, memory
@@ -18,6 +19,16 @@ def postgres() -> Iterator[Postgres]:
     """A running PostgreSQL."""
     with postgres_cluster() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def forked_programs() -> Iterator[None]:
+    """Let workers, reapers and programs that the tests of a file start be forks: see tests/forks.py.
+
+    What runs in a sandbox is started with exec nevertheless.
+    """
+    with forked_workers():
+        yield
 
 
 @pytest.fixture

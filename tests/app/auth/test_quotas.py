@@ -66,6 +66,10 @@ class Lab:
         return {one["name"]: one for one in found}
 
 
+# The server checks uploads in processes.
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("quotas")

@@ -14,7 +14,7 @@ from warpcall_service.lanes.messages import Done
 from warpcall_service.processes import lone_calls
 from warpcall_service.processes.lone_calls import CPUS, LoneCalls
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
 IN_ROW = 3
 SHORT_S = 1e-3  # for which the event loop stays awake in the test of a short time
