@@ -48,7 +48,7 @@ def run(name: str, program: str, *words: str) -> None:
         [str(python_of(name)), "-P", str(FOLDER / program), *words],  # nothing here to import
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=480,
         check=False,
         env={"PYTHONWARNINGS": "ignore"},
     )

@@ -16,15 +16,16 @@ from kserve.utils.numpy_codec import to_np_dtype
 
 
 async def main() -> None:
-    url, name, variant = sys.argv[1:]
+    url, name, *variants = sys.argv[1:]
     folder = Path(name)
-    binary = variant == "kserve-binary"
     async with InferenceRESTClient(RESTConfig(protocol="v2", timeout=60)) as client:
         assert await client.is_server_live(url)
         assert await client.is_server_ready(url)
-        for call in json.loads((folder / "calls.json").read_text()):
-            assert await client.is_model_ready(url, call["model"])
-            await run(client, url, call, folder, variant, binary=binary)
+        for variant in variants:
+            for call in json.loads((folder / f"{variant}.json").read_text()):
+                assert await client.is_model_ready(url, call["model"])
+                binary = variant == "kserve-binary"
+                await run(client, url, call, folder, variant, binary=binary)
 
 
 async def run(

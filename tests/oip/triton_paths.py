@@ -1,7 +1,7 @@
 """Runs calls with tritonclient, in its own environment: `python triton_paths.py ADDRESS FOLDER
-VARIANT`. Variants that begin with "grpc" take the address of gRPC.
+VARIANTS`. Variants that begin with "grpc" take the address of gRPC.
 
-FOLDER/calls.json lists the calls, tensors lie beside it as bytes, and so do the outputs afterwards.
+FOLDER/VARIANT.json lists the calls of a variant, tensors lie beside it as bytes, and so do the outputs afterwards.
 """
 
 from __future__ import annotations
@@ -237,23 +237,24 @@ def shared(
 
 
 def main() -> None:
-    url, name, variant = sys.argv[1:]
+    url, name, *variants = sys.argv[1:]
     folder = Path(name)
-    calls = json.loads((folder / "calls.json").read_text())
-    if variant == "shared":
-        shared(url, calls, folder, variant)
-    elif variant == "grpc-shared":
-        shared(url, calls, folder, variant, triton_grpc)
-    elif variant == "grpc-async":
-        asyncio.run(grpc_async(url, calls, folder, variant))
-    elif variant == "grpc-stream":
-        grpc_stream(url, calls, folder, variant)
-    elif variant == "grpc":
-        over_grpc(url, calls, folder, variant)
-    elif variant.startswith("async"):
-        asyncio.run(asynchronous(url, calls, folder, variant))
-    else:
-        sync(url, calls, folder, variant)
+    for variant in variants:
+        calls = json.loads((folder / f"{variant}.json").read_text())
+        if variant == "shared":
+            shared(url, calls, folder, variant)
+        elif variant == "grpc-shared":
+            shared(url, calls, folder, variant, triton_grpc)
+        elif variant == "grpc-async":
+            asyncio.run(grpc_async(url, calls, folder, variant))
+        elif variant == "grpc-stream":
+            grpc_stream(url, calls, folder, variant)
+        elif variant == "grpc":
+            over_grpc(url, calls, folder, variant)
+        elif variant.startswith("async"):
+            asyncio.run(asynchronous(url, calls, folder, variant))
+        else:
+            sync(url, calls, folder, variant)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def test_the_description_finds_no_fault_of_the_server(server: Server, http: http
         operations += 1
 
         @given(case=operation.as_strategy())
-        @settings(quiet, max_examples=30, database=None)
+        @settings(quiet, max_examples=10, database=None)
         def attempt(case: schemathesis.Case[Any]) -> None:
             answer = case.call(timeout=20)
             if not (answer.status_code == 504 and asked_for_little(case)):
