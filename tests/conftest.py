@@ -196,8 +196,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # also the little garbage that importing leaves: to look for it takes a second
         gc.enable()
 
 
