@@ -65,8 +65,8 @@ def reports(request: pytest.FixtureRequest) -> dict[int, dict[str, Any]]:
     ]
     wanted = sorted({str(call["op"]) for call in calls})
     flags = ["--all", str(H200)] if any(OTHERS not in call for call in calls) else []
-    for capability in sorted({call[OTHERS] for call in calls if OTHERS in call}):
-        flags += ["--few", str(capability)]
+    for capability in sorted({str(call[OTHERS]) for call in calls if OTHERS in call}):
+        flags += ["--few", capability]
     return {int(one): report for one, report in compiled(*flags, "--", *wanted).items()}
 
 
