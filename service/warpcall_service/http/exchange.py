@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import re
 import secrets
 import time
@@ -80,6 +81,7 @@ class Exchange:
         timeout_s: of a call, the seconds from `began` on within which it must end; None means
             `call_timeout_s` after its inputs have come.
         route: the path as its route declares it, such as "/v1/tensors/{id}"; empty if none was found.
+        max_output_bytes: the most bytes of tensors that the response may hold beside its JSON.
         stages_ms: of a call that has run, milliseconds by stage; for the log and usage.
         computed: of a call that has run, when its outputs were complete, as `began`.
         compile_ms: of a call that has run, how long it compiled; a part of the stage `kernel`.
@@ -116,6 +118,7 @@ class Exchange:
         self.op = ""
         self.timeout_s: float | None = None
         self.route = ""
+        self.max_output_bytes: float = math.inf
         self.stages_ms: dict[str, float] = {}
         self.computed = self.compile_ms = 0.0
         self.span: Any = None

@@ -174,7 +174,9 @@ class InferReader:
         layout = Layout.of(g for g in request.inputs if g.binary or g.info.name not in lists)
         self._check_length(body, json_nbytes, request)
         regions = self._regions(exchange, request)
-        response = InferResponse(request, regions, int(self._settings.max_json_bytes))
+        response = InferResponse(
+            request, regions, int(self._settings.max_json_bytes), exchange.max_output_bytes
+        )
         params = oip_request.params_of(request, op)
         for given in as_params:
             check_list(given)

@@ -54,11 +54,13 @@ class InferResponse:
     Attributes:
         regions: the shared memory regions that the request names, by name.
         max_json_bytes: limit on the bytes of outputs that go as JSON.
+        max_output_bytes: limit on the bytes of outputs that go as bytes after the JSON.
     """
 
     request: InferRequest
     regions: Mapping[str, Region]
     max_json_bytes: int
+    max_output_bytes: float
 
     def check(self, plan: Plan) -> None:
         """Raise a Problem if the outputs of a plan cannot go where the request asks for."""
@@ -69,10 +71,13 @@ class InferResponse:
                     f"{plan.op} gives {', '.join(sorted(given))} here, got {brief(named.name)}",
                     field=named.name,
                 )
-        json_nbytes = 0
+        json_nbytes = binary_nbytes = 0
         for info in plan.outputs:
             wanted = self.wanted(info.name)
-            if wanted is None or wanted.binary:
+            if wanted is None:
+                continue
+            if wanted.binary:
+                binary_nbytes += info.nbytes
                 continue
             if wanted.shared is not None:
                 _check_room(info, wanted.shared)
@@ -84,6 +89,12 @@ class InferResponse:
                     field=info.name,
                 )
             json_nbytes += info.nbytes
+        if binary_nbytes > self.max_output_bytes:
+            raise TooLarge(
+                f"a response over gRPC holds at most {self.max_output_bytes} bytes of tensors, "
+                f"{plan.op} gives {binary_nbytes}: ask for them in shared memory, or over HTTP",
+                field="outputs",
+            )
         if json_nbytes > self.max_json_bytes:
             raise TooLarge(
                 f"a response holds at most {self.max_json_bytes} bytes of tensors as JSON, "

@@ -31,7 +31,7 @@ from tests.oip.lending import Make, path_of
 from tests.service.databases import Database
 from warpcall_service.http.listen import ServerError
 from warpcall_service.oip.grpc import inference_pb2 as pb
-from warpcall_service.oip.grpc import raw_fields
+from warpcall_service.oip.grpc import raw_fields, server
 from warpcall_service.oip.grpc.messages import INFER_RESPONSE
 from warpcall_service.oip.grpc.methods import METHODS, SERVICE, STREAM
 
@@ -250,6 +250,34 @@ def test_shared_memory_is_registered_and_used(client: GrpcClient, segment: Make)
         assert client.error("ModelInfer", request)[0] == "NOT_FOUND"
     finally:
         client.ask("SystemSharedMemoryUnregister")
+
+
+def test_large_outputs_go_to_shared_memory_only(
+    app: App, segment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_TENSOR_BYTES", 1 << 20)
+    nbytes = (1 << 20) + 4
+    request = infer_request(np.zeros((nbytes // 4, 1), np.float32))
+    parameters = request.inputs[0].parameters
+    parameters["shared_memory_region"].string_param = "a"
+    parameters["shared_memory_byte_size"].int64_param = nbytes
+    with client_of(app, **SETTINGS) as client:
+        client.ask(
+            "SystemSharedMemoryRegister",
+            pb.Region(name="a", key=segment(nbytes), byte_size=nbytes),
+        )
+        try:
+            code, text = client.error("ModelInfer", request)
+            wanted = request.outputs.add(name="out").parameters
+            wanted["shared_memory_region"].string_param = "a"
+            wanted["shared_memory_byte_size"].int64_param = nbytes
+            _, raw = answered(client.ask("ModelInfer", request))
+        finally:
+            client.ask("SystemSharedMemoryUnregister")
+
+    assert code == "RESOURCE_EXHAUSTED"
+    assert f"at most {1 << 20} bytes of tensors, permute gives {nbytes}" in text
+    assert raw == [b""]
 
 
 def test_each_request_of_a_stream_is_answered_in_its_turn(client: GrpcClient) -> None:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from warpcall_service.oip.grpc.methods import Method
     from warpcall_service.oip.grpc.raw_fields import Bytes
 
-MAX_MESSAGE_BYTES = (1 << 31) - 1  # of gRPC itself
+# Tensors in a message. gRPC copies a message as a whole, several times, in each direction, and other
+# requests wait meanwhile: with 1 GiB for seconds.
+MAX_TENSOR_BYTES = 128 << 20
 MAX_METADATA_BYTES = 16 << 10
 IDLE_S = (
     3600  # after which a connection without requests is closed; clients connect again by themselves
@@ -95,7 +97,7 @@ async def serving(
         raise ServerError(
             f"WARPCALL_GRPC_PORT: {error}: install the server's extra `grpc`"
         ) from None
-    most = min(int(settings.max_body_bytes) + FRAMING_BYTES, MAX_MESSAGE_BYTES)
+    most = min(int(settings.max_body_bytes), MAX_TENSOR_BYTES) + FRAMING_BYTES
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", most),
@@ -200,7 +202,7 @@ class _Service:
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> _Answered:
         """Let the application answer a request. If the client leaves meanwhile, so does the request."""
-        answered = _Answered(method, messages, self._read_s)
+        answered = _Answered(method, messages, self._read_s, self._most - FRAMING_BYTES)
         scope = self._scope(method, context)
         scope["extensions"] = {"warpcall": answered.connection}
         if method.request is not None:
@@ -271,10 +273,13 @@ class _Answered:
         status, headers, body: of the response.
     """
 
-    def __init__(self, method: Method, messages: AsyncIterator[bytes], read_s: float) -> None:
+    def __init__(
+        self, method: Method, messages: AsyncIterator[bytes], read_s: float, most: int
+    ) -> None:
         self._method = method
         self._messages = messages
         self._read_s = read_s
+        self._most = most
         self._pieces: list[Bytes] = []
         self.connection = _Connection()
         self.ended = False
@@ -308,6 +313,7 @@ class _Answered:
         headers: Headers = [(k.lower().encode(), v.encode()) for k, v in asked.headers.items()]
         nbytes = sum(map(len, self._pieces))
         headers.append((b"content-length", b"%d" % nbytes))
+        exchange.max_output_bytes = self._most
         exchange.set_head(asked.method, asked.path, headers, nbytes)
         watchdog.resume()
 
