@@ -11,13 +11,12 @@ import hashlib
 import json
 import secrets
 from collections import deque
-from pathlib import PurePosixPath
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import PRIORITIES
-from warpcall_bench.artefacts import ncu
+from warpcall_bench.artefacts import ncu, tools
 from warpcall_bench.artefacts.service import NewArtefact
 from warpcall_bench.jobs import queue, submissions
 from warpcall_bench.jobs.events import append_event, latest
@@ -38,7 +37,7 @@ START_S = 2.0  # to start a run
 # The beginning and the end of the output are kept, so much of each. An event counts as so much at least.
 MOST_KEPT_BYTES = 512 << 10
 LEAST_BYTES = 256
-PROFILERS = ("ncu", "compute-sanitizer")  # their programs talk by TCP
+PROFILERS = {"ncu": ncu.program, "compute-sanitizer": tools.sanitizer}  # they talk by TCP
 
 
 def submit(
@@ -112,10 +111,11 @@ def task_of(session: Session, job: Job, device: str, settings: BenchSettings) ->
     """The work of a scratch run that was claimed."""
     request = ScratchRequest.model_validate_json(job.request)
     sent, contents = files.of_job(session, job.number)
-    program = PurePosixPath(request.command[0]).name
-    is_profiler = program in PROFILERS
-    found = ncu.program(settings) if is_profiler else ""
-    command = [found, *request.command[1:]] if found and program == "ncu" else request.command
+    folder, _, name = request.command[0].rpartition("/")
+    is_sent = bool(folder) and not folder.startswith("/")  # a file of the folder that was sent
+    find = None if is_sent else PROFILERS.get(name)
+    found = "" if find is None else find(settings)
+    command = [found, *request.command[1:]] if found else request.command
     return {
         "device": device,
         "modules": {},
@@ -136,8 +136,8 @@ def task_of(session: Session, job: Job, device: str, settings: BenchSettings) ->
             "fetch": request.fetch,
             "limit_s": request.limit_s,
             "most_bytes": int(settings.artefact_max_bytes),
-            "ncu": found,
-            "profiler": is_profiler,
+            "program": found,
+            "profiler": find is not None,
         },
     }
 

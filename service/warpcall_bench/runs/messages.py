@@ -380,7 +380,7 @@ class ScratchTask(TypedDict):
         fetch: paths of files and folders that are sent back when the command has ended.
         limit_s: seconds that the command may take.
         most_bytes: of a file that is sent back.
-        ncu: path of Nsight Compute's program if the command runs a profiler; empty if it is not there.
+        program: path of the profiler that the command runs; empty if it runs none, or it is not there.
         profiler: whether the command runs a profiler.
     """
 
@@ -389,7 +389,7 @@ class ScratchTask(TypedDict):
     fetch: list[str]
     limit_s: float
     most_bytes: int
-    ncu: str
+    program: str
     profiler: bool
 
 

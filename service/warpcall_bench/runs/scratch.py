@@ -95,7 +95,7 @@ class ScratchRun(Run):
     async def run(self) -> Outcome:
         """Run the command until it has ended or must be ended. It raises as `Run.run`."""
         scratch, device = self._scratch, self._task["device"]
-        profilers = [scratch["ncu"]] if scratch["ncu"] else []
+        profilers = [scratch["program"]] if scratch["program"] else []
         launch = Sandbox(self._settings).launch(gpu=gpu_of(device, self._lane), profilers=profilers)
         reaper = ChildProcess(
             REAPER_MODULE,

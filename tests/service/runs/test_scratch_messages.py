@@ -66,7 +66,7 @@ def received(
             "fetch": ["d", "one"],
             "limit_s": 5.0,
             "most_bytes": MOST_BYTES,
-            "ncu": "",
+            "program": "",
             "profiler": False,
         },
     }

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -53,8 +54,17 @@ def started(settings: Mapping[str, str]) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with started(SETTINGS) as running:
-        yield running
+    """A server whose settings say where NVIDIA's programs are: scripts that print their arguments."""
+    programs = {}
+    with tempfile.TemporaryDirectory() as folder:  # the sandbox may not read that of pytest
+        Path(folder).chmod(0o755)
+        for name, setting in (("ncu", "NCU"), ("compute-sanitizer", "COMPUTE_SANITIZER")):
+            script = Path(folder) / f"{name}-of-the-settings"
+            script.write_text(f"#!/bin/sh\necho {name}: $@\n")
+            script.chmod(0o755)
+            programs[f"WARPCALL_{setting}"] = str(script)
+        with started({**SETTINGS, **programs}) as running:
+            yield running
 
 
 @pytest.fixture
@@ -130,6 +140,23 @@ def test_the_exit_status_is_that_of_a_shell(
     found = gpu.exec(arguments)
 
     assert (found.exit_status, found.output, found.ok) == (status, output, status == 0)
+
+
+@pytest.mark.parametrize("name", ["ncu", "compute-sanitizer"])
+def test_the_programs_for_kernels_are_those_of_the_settings(
+    name: str, gpu: Client, tmp_path: Path
+) -> None:
+    own = tmp_path / name
+    own.write_text("#!/bin/sh\necho own\n")
+    own.chmod(0o755)
+
+    by_name = gpu.exec([name, "--version"], send=tmp_path)
+    by_path = gpu.exec([f"/usr/local/cuda/bin/{name}", "x"])
+    sent = gpu.exec([f"./{name}", "x"], send=tmp_path)
+
+    assert by_name.output == f"{name}: --version\n".encode()
+    assert by_path.output == f"{name}: x\n".encode()
+    assert sent.output == b"own\n"
 
 
 def test_a_command_is_ended_at_its_limit_although_it_ignores_sigterm(gpu: Client) -> None:
