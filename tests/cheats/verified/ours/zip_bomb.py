@@ -1,4 +1,4 @@
-"""Sends a compiled kernel that becomes a gigabyte when it is unpacked.
+"""Sends a compiled kernel that becomes 128 MiB when it is unpacked.
 
 From: ours
 Ends: error: cubin
@@ -21,7 +21,7 @@ def zeros(count, mebibytes=16):
 
 
 def change(plan):
-    bomb = zeros(64)  # a gibibyte
+    bomb = zeros(8)
     plan["kernels"][0]["cubin"] = base64.b64encode(bomb).decode()
 
 
