@@ -21,7 +21,7 @@ from tests.service.nodes.test_nodes import killed
 from tests.service.requests import problem_of
 from tests.service.runs.sandboxes import needs_bubblewrap
 from tests.service.uploads.requests import SETTINGS, Lab, running_lab, uploaded
-from tests.service.uploads.sources import SHORT, TRITON
+from tests.service.uploads.sources import TRITON
 from tests.waiting import until
 from warpcall import Client
 from warpcall_bench.artefacts import profiles
@@ -315,8 +315,7 @@ def test_uploaded_code_is_profiled_in_the_sandbox(
     ):
         until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
         uploaded(http, TRITON, name="kernel")
-        uploaded(http, SHORT, name="plain")
-        names = ["torch", "ann/kernel", "ann/plain"]
+        names = ["torch", "ann/kernel"]
         job = ended(http, submit(http, implementations=names, profile="torch"))
         found = listed(http, job)
         events = {of: trace_of(http, job, one) for of, one in found.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +22,9 @@ def permute(x, dims):
     kept = [bytearray(64 << 20) for _ in range(1 << 10)]
     return x.permute(dims).contiguous()
 """
-CASE = {"shape": [1600, 1600], "dtype": "F32", "params": {"dims": [1, 0]}}
+SMALL, LARGE = (
+    {"shape": [size, size], "dtype": "F32", "params": {"dims": [1, 0]}} for size in (64, 1600)
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,38 +43,54 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield found
 
 
-def rows_of(lab: Lab, name: str, source: str) -> dict[str, dict[str, Any]]:
-    """The rows of a job that times a cheat between an honest upload and torch."""
+# The cheats of a job, each with its true statuses and a part of its error.
+JOBS: dict[str, tuple[dict[str, Any], dict[str, tuple[set[str], str]]]] = {
+    "ended": (
+        SMALL,
+        {
+            "processes/exits": ({"crashed"}, "exited with status 3"),
+            "processes/hangs_later": ({"timeout"}, "did not end within"),
+            "processes/two_megabytes": ({"crashed"}, "may not"),
+        },
+    ),
+    "timed": (
+        LARGE,
+        {
+            "processes/huge_numbers": ({"ok"}, ""),
+            "processes/busy_after_a_wrong_result": ({"wrong_result"}, "differs"),
+            "times/invented_samples": ({"invalid"}, "by our own clock"),
+        },
+    ),
+    "memory": (SMALL, {"memory": ({"oom", "crashed", "error"}, "")}),
+}
+
+
+def rows_of(lab: Lab, names: Sequence[str], case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a job that times cheats between an honest upload and torch."""
     with lab.http("ann") as ann:
         uploaded(ann, HONEST, name="honest")
-        uploaded(ann, source, name=name)
-        names = ["ann/honest", f"ann/{name}", "torch"]
-        job = ended(ann, submit(ann, implementations=names, cases=[CASE], fresh=True))
-        found = {row["implementation"]: row for row in results(ann, job)["measurements"]}
-    assert [*found] == names, job
+        for name in names:
+            uploaded(ann, SOURCES.get(name, MEMORY), name=short(name))
+        timed = ["ann/honest", *(f"ann/{short(name)}" for name in names), "torch"]
+        job = ended(ann, submit(ann, implementations=timed, cases=[case], fresh=True))
+        found: list[dict[str, Any]] = results(ann, job)["measurements"]
+    assert [row["implementation"] for row in found] == timed, job
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "statuses", "error"),
-    [
-        ("processes/exits", {"crashed"}, "exited with status 3"),
-        ("processes/hangs_later", {"timeout"}, "did not end within"),
-        ("processes/two_megabytes", {"crashed"}, "may not"),
-        ("processes/huge_numbers", {"ok"}, ""),
-        ("processes/busy_after_a_wrong_result", {"wrong_result"}, "differs"),
-        ("times/invented_samples", {"invalid"}, "by our own clock"),
-        ("memory", {"oom", "crashed", "error"}, ""),
-    ],
-)
-def test_a_cheat_in_a_job_has_its_row_and_the_others_have_theirs(
-    name: str, statuses: set[str], error: str, lab: Lab
-) -> None:
-    found = rows_of(lab, name.rpartition("/")[2].replace("_", "-"), SOURCES.get(name, MEMORY))
+def short(name: str) -> str:
+    return name.rpartition("/")[2].replace("_", "-")
 
-    honest, cheat, torch = found.values()
-    assert cheat["status"] in statuses, cheat["error"]
-    assert error in (cheat["error"] or "")
+
+@pytest.mark.parametrize("job", JOBS)
+def test_cheats_in_a_job_have_their_rows_and_the_others_have_theirs(job: str, lab: Lab) -> None:
+    case, expected = JOBS[job]
+
+    honest, *cheats, torch = rows_of(lab, [*expected], case)
+
+    for cheat, (statuses, error) in zip(cheats, expected.values(), strict=True):
+        assert cheat["status"] in statuses, cheat["error"]
+        assert error in (cheat["error"] or "")
+        assert cheat["status"] == "ok" or cheat["verdict"] is None
     assert (honest["status"], honest["error"]) == ("ok", None)
     assert (torch["status"], torch["error"]) == ("ok", None)
-    assert cheat["status"] == "ok" or cheat["verdict"] is None

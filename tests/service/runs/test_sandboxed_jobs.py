@@ -67,6 +67,7 @@ def run(
     *,
     profile: ProfileTask | None = None,
     cases: Sequence[Any] = ((0, SPEC),),
+    memory_bytes: int = 1 << 30,
     **changes: Any,
 ) -> tuple[Outcome, Sequence[RunEvent]]:
     """Run a job of a plain implementation and uploaded ones.
@@ -76,7 +77,7 @@ def run(
         profile: to make, as of a job that has measured all its cases.
         cases: position and spec of each; there are none with a profile.
     """
-    given = settings(folder / "data", job_memory_bytes=1 << 30, **changes)
+    given = settings(folder / "data", job_memory_bytes=memory_bytes, **changes)
     sources = {"ann/mine": source} if isinstance(source, str) else source
     task: Task = {
         "device": "cpu",
@@ -92,7 +93,7 @@ def run(
         "precision": "quick",
         "seed": 1,
         "cases": [] if profile else [*cases],
-        "memory_bytes": 1 << 30,
+        "memory_bytes": memory_bytes,
         "threads": 1,
         "profile": profile,
     }
@@ -162,34 +163,54 @@ def arguments(process: psutil.Process) -> list[str]:
         return []
 
 
+# Uploads of a job, each with the status of its row and a part of its error.
+ENDED = {
+    "exit": ("import os\nos._exit(3)", "crashed", "exited with status 3"),
+    "abort": ("import os\nos.abort()", "crashed", "SIGABRT"),
+    "frame": (
+        CONNECTION + "server.sendall(bytes([255]) * 4)",
+        "crashed",
+        "sent what it may not",
+    ),
+    "call-exits": (
+        GOOD.replace("return", "os._exit(4)\n    return") + "import os\n",
+        "crashed",
+        "status 4",
+    ),
+}
+HANGING = {
+    "import": ("import time\ntime.sleep(600)", "timeout", "did not end within"),
+    "call-hangs": (
+        GOOD.replace("return", "time.sleep(600)\n    return") + "import time\n",
+        "timeout",
+        "did not end within",
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("source", "status", "error"),
-    [
-        ("import os\nos._exit(3)", "crashed", "exited with status 3"),
-        ("import os\nos.abort()", "crashed", "SIGABRT"),
-        (FORKS, "oom", "took too much memory"),
-        (CONNECTION + "server.sendall(bytes([255]) * 4)", "crashed", "sent what it may not"),
-        ("import time\ntime.sleep(600)", "timeout", "did not end within"),
-        (GOOD.replace("return", "os._exit(4)\n    return") + "import os\n", "crashed", "status 4"),
-        (
-            GOOD.replace("return", "time.sleep(600)\n    return") + "import time\n",
-            "timeout",
-            "did not end within",
-        ),
-    ],
-    ids=["exit", "abort", "memory", "frame", "import", "call-exits", "call-hangs"],
+    ("uploads", "compile_s"),
+    [(ENDED, 60.0), (HANGING, 8.0), ({"memory": (FORKS, "oom", "took too much memory")}, 60.0)],
+    ids=["ended", "hanging", "memory"],
 )
-def test_an_upload_that_misbehaves_has_a_row_and_the_job_goes_on(
-    source: str, status: str, error: str, tmp_path: Path
+def test_uploads_that_misbehave_have_their_rows_and_the_job_goes_on(
+    uploads: Mapping[str, tuple[str, str, str]], compile_s: float, tmp_path: Path
 ) -> None:
-    compile_s = 8.0 if status == "timeout" else 60.0
+    sources = {f"ann/{name}": source for name, (source, _, _) in uploads.items()}
+    memory_bytes = 1 << 30 if "memory" in uploads else 4 << 30
 
-    outcome, events = run(tmp_path, source, upload_compile_s=compile_s, upload_call_s=2.0)
+    outcome, events = run(
+        *(tmp_path, sources),
+        memory_bytes=memory_bytes,
+        upload_compile_s=compile_s,
+        upload_call_s=2.0,
+    )
 
-    torch, mine = rows(events)
+    torch, *others = rows(events)
     assert (outcome.exit_class, outcome.detail) == ("ok", "")
     assert (torch["status"], torch["error"]) == ("ok", None)
-    assert (mine["status"], error in mine["error"]) == (status, True), mine
+    for row, (_, status, error) in zip(others, uploads.values(), strict=True):
+        assert (row["status"], error in row["error"]) == (status, True), row
 
 
 def rows(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
@@ -199,17 +220,21 @@ def rows(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["send(HELLO)", "send({'result': {}})", "send({'ended': {'class': 'ok', 'detail': ''}})"],
-)
-def test_an_upload_cannot_send_in_the_name_of_its_job(code: str, tmp_path: Path) -> None:
-    outcome, events = run(tmp_path, f"{CONNECTION}{code}\n{GOOD}")
+def test_no_upload_can_send_in_the_name_of_its_job(tmp_path: Path) -> None:
+    codes = (
+        "send(HELLO)",
+        "send({'result': {}})",
+        "send({'ended': {'class': 'ok', 'detail': ''}})",
+    )
+    sources = {f"ann/{number}": f"{CONNECTION}{code}\n{GOOD}" for number, code in enumerate(codes)}
 
-    torch, mine = rows(events)
+    outcome, events = run(tmp_path, sources, memory_bytes=4 << 30)
+
+    torch, *mine = rows(events)
     (known,) = (event for event in events if isinstance(event, EnvironmentKnown))
     assert (outcome.exit_class, torch["status"]) == ("ok", "ok")
-    assert mine["status"] != "ok"
+    assert len(mine) == len(codes)
+    assert all(row["status"] != "ok" for row in mine), mine
     assert "faked" not in known.environment
 
 
@@ -261,21 +286,19 @@ calls = 0
     assert "forged" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("statement", "status", "last"),
-    [
-        ("ctypes.string_at(0)", "crashed", "last words of C\n"),
-        ("os._exit(3)", "crashed", "last words of C\n"),
-        ("time.sleep(600)", "timeout", "last words of C\n"),
-        ("while True: print('again')", "timeout", "again\n"),
-        ("raise ValueError('not now')", "error", "last words of C\n"),
-        ("return 3", "wrong_result", "last words of C\n"),
-    ],
-)
-def test_the_end_of_what_a_failing_upload_printed_is_kept(
-    statement: str, status: str, last: str, tmp_path: Path
-) -> None:
-    code = f"""
+FAILING = {
+    "segfault": ("ctypes.string_at(0)", "crashed", "last words of C\n"),
+    "exit": ("os._exit(3)", "crashed", "last words of C\n"),
+    "sleep": ("time.sleep(600)", "timeout", "last words of C\n"),
+    "again": ("while True: print('again'); time.sleep(0.001)", "timeout", "again\n"),
+    "raise": ("raise ValueError('not now')", "error", "last words of C\n"),
+    "wrong": ("return 3", "wrong_result", "last words of C\n"),
+}
+
+
+def test_the_end_of_what_failing_uploads_printed_is_kept(tmp_path: Path) -> None:
+    sources = {
+        f"ann/{name}": f"""
 import ctypes, os, time
 def permute(x, dims):
     for number in range(20_000):
@@ -283,15 +306,20 @@ def permute(x, dims):
     ctypes.CDLL(None).puts(b"last words of C")
     {statement}
 """
+        for name, (statement, _, _) in FAILING.items()
+    }
 
-    _, events = run(tmp_path, code, upload_compile_s=3.0)
+    _, events = run(tmp_path, sources, memory_bytes=4 << 30, upload_compile_s=8.0)
 
-    assert rows(events)[1]["status"] == status
-    (text,) = printed(events).values()
-    assert text.startswith("line 0\nline 1\n")
-    assert "bytes are left out" in text
-    assert text.endswith(last)
-    assert len(text) < 66_000
+    texts = {event.implementation: event.text for event in events if isinstance(event, Printed)}
+    assert {*texts} == {*sources}
+    for row, (name, (_, status, last)) in zip(rows(events)[1:], FAILING.items(), strict=True):
+        text = texts[f"ann/{name}"]
+        assert row["status"] == status, row
+        assert text.startswith("line 0\nline 1\n")
+        assert "bytes are left out" in text
+        assert text.endswith(last)
+        assert len(text) < 66_000
 
 
 def test_a_crash_in_a_later_call_adds_what_was_printed_last(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_output_without_end_is_kept_at_its_beginning_and_its_end(gpu: Client) ->
         "end = time.monotonic() + 12\n"
         "n = 0\n"
         "while time.monotonic() < end:\n"
-        "    sys.stdout.write(f'{n:09d}\\n' * 10_000); n += 1\n"
+        "    sys.stdout.write(f'{n:09d}\\n' * 10_000); n += 1; time.sleep(0.02)\n"
         "print('the end')"
     )
 

@@ -144,13 +144,14 @@ return [running, stopped, spent()]
     assert resumed > 0
 
 
-@pytest.mark.parametrize("code", [TIMER, FILE, QUEUE], ids=["timer", "file", "queue"])
 def test_only_without_the_sandbox_a_process_can_have_itself_resumed(
-    code: str, job: Job, uploads: Uploads
+    job: Job, uploads: Uploads
 ) -> None:
-    found = job.does("peers['a'] = start()\nreturn asks(peers['a'], code)", code=code)
+    code = "peers['a'] = start()\nreturn [asks(peers['a'], code) for code in codes]"
 
-    assert found == ("armed" if uploads == "trusted" else "refused")
+    found = job.does(code, codes=[TIMER, FILE, QUEUE])
+
+    assert found == ["armed" if uploads == "trusted" else "refused"] * 3
 
 
 @needs_bubblewrap
@@ -220,20 +221,21 @@ def test_processes_that_an_upload_has_left_behind_are_stopped_and_ended_with_it(
     until(lambda: not any(map(lives, seen)), "one is left")
 
 
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        ("import os; os._exit(3)", "exited with status 3"),
-        ("import os; os._exit(0)", "exited with status 0"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
-        ("import os; os.abort()", "SIGABRT"),
-        ("import os; os.closerange(0, 100); import time; time.sleep(60)", ""),
-        ("return 1", ""),
-    ],
-)
-def test_the_end_of_a_process_is_known(code: str, how: str, job: Job) -> None:
-    assert job.does(END, code=code) == how
+ENDS = {
+    "import os; os._exit(3)": "exited with status 3",
+    "import os; os._exit(0)": "exited with status 0",
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": "SIGSEGV",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "SIGKILL",
+    "import os; os.abort()": "SIGABRT",
+    "import os; os.closerange(0, 100); import time; time.sleep(60)": "",
+    "return 1": "",
+}
+
+
+def test_the_end_of_each_process_of_a_job_is_known(job: Job) -> None:
+    found = {code: job.does(END, code=code) for code in ENDS}
+
+    assert found == ENDS
     assert job.does(END, code="return 1") == "", "the next one starts"
 
 

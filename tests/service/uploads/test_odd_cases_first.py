@@ -92,8 +92,8 @@ def checks(http: httpx.Client, job: dict[str, Any], name: str) -> bool:
     return (first.get("phase"), first.get("implementation")) == ("correctness", name)
 
 
-def test_a_version_that_is_right_everywhere_is_not_marked(lab: Lab) -> None:
-    with lab.http("ann") as ann:
+def test_a_version_that_is_right_everywhere_is_not_marked(quick_lab: Lab) -> None:
+    with quick_lab.http("ann") as ann:
         uploaded(ann, RIGHT, name="right")
         before = known(ann, "ann/right")
         job, found = timed(ann, "ann/right")
@@ -139,8 +139,8 @@ def test_a_version_that_is_wrong_for_strided_inputs_is_marked_in_all_its_jobs(la
     assert "ann/strides" not in [one["implementation"] for one in standing["entries"]]
 
 
-def test_another_version_is_checked_anew(lab: Lab) -> None:
-    with lab.http("ann") as ann:
+def test_another_version_is_checked_anew(quick_lab: Lab) -> None:
+    with quick_lab.http("ann") as ann:
         wrong = uploaded(ann, IGNORES_STRIDES, name="mended")
         timed(ann, "ann/mended")
         uploaded(ann, RIGHT, name="mended")

@@ -38,7 +38,7 @@ def permute(x, dims, state):
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
-    settings = {**SETTINGS, "WARPCALL_UPLOAD_COMPILE_S": "3"}
+    settings = {**SETTINGS, "WARPCALL_UPLOAD_COMPILE_S": "10"}
     with running_server(settings) as running, client(running) as http:
         yield http
 
@@ -63,27 +63,28 @@ def test_a_setup_is_called_once_in_each_case_before_its_calls(http: httpx.Client
     assert rows["local/prints"]["median_us"] < 300_000
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "error"),
-    [
-        ("return x.shape[7]", "error", "IndexError"),
-        ("raise MemoryError('no')", "oom", "MemoryError: no"),
-        ("raise SystemExit", "error", "UploadedCodeEnded: it raised SystemExit"),
-        ("return x.sum()", "error", "'InputDescription' object has no attribute 'sum'"),
-        ("import os; os._exit(3)", "crashed", "in its setup"),
-        ("while True: pass", "timeout", "its setup did not end within 3 s"),
-    ],
-)
-def test_a_setup_that_fails_fails_as_a_call_does(
-    http: httpx.Client, body: str, status: str, error: str
-) -> None:
-    uploaded(http, FAILING.replace("BODY", body), name="failing")
+FAILURES = [
+    ("return x.shape[7]", "error", "IndexError"),
+    ("raise MemoryError('no')", "oom", "MemoryError: no"),
+    ("raise SystemExit", "error", "UploadedCodeEnded: it raised SystemExit"),
+    ("return x.sum()", "error", "'InputDescription' object has no attribute 'sum'"),
+    ("import os; os._exit(3)", "crashed", "in its setup"),
+    ("import time; time.sleep(600)", "timeout", "its setup did not end within 10 s"),
+]
 
-    job = ended(http, submit(http, cases=[CASE], implementations=["torch", "local/failing"]))
 
-    rows = {row["implementation"]: row for row in results(http, job)["measurements"]}
-    assert (rows["torch"]["status"], rows["local/failing"]["status"]) == ("ok", status)
-    assert error in rows["local/failing"]["error"]
-    if status == "error":
-        assert 'failing.py", line 3, in setup' in rows["local/failing"]["traceback"]
+def test_setups_that_fail_fail_as_calls_do(http: httpx.Client) -> None:
+    for number, (body, _, _) in enumerate(FAILURES):
+        uploaded(http, FAILING.replace("BODY", body), name=f"failing{number}")
+    names = ["torch", *(f"local/failing{number}" for number in range(len(FAILURES)))]
+
+    job = ended(http, submit(http, cases=[CASE], implementations=names))
+
+    torch, *rows = results(http, job)["measurements"]
+    assert torch["status"] == "ok"
+    for number, (row, (_, status, error)) in enumerate(zip(rows, FAILURES, strict=True)):
+        assert (row["implementation"], row["status"]) == (f"local/failing{number}", status)
+        assert error in row["error"]
+        if status == "error":
+            assert f'failing{number}.py", line 3, in setup' in row["traceback"]
     assert job["times"]["setup_s"] > 0

@@ -95,23 +95,28 @@ def test_a_good_problem_is_checked_and_measured_in_the_sandbox(tmp_path: Path) -
     assert [(one["name"], one["status"]) for one in case["implementations"]] == [("torch", "ok")]
 
 
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        (with_reference("torch.ones(10**15)"), "line 11: RuntimeError: "),
-        (with_inputs("x = [0] * 10**12"), "line 15: MemoryError: "),
-        (with_inputs("open('/etc/x', 'w')"), "line 15: OSError: "),
-        (with_inputs("import socket", "socket.create_connection(('192.0.2.1', 1))"), "line 16: "),
-    ],
-    ids=["tensor", "list", "file", "network"],
-)
-def test_what_a_problem_may_not_do_is_an_error_of_its_line(
-    source: str, error: str, tmp_path: Path
-) -> None:
+def test_what_a_problem_may_not_do_is_an_error_of_its_line(tmp_path: Path) -> None:
+    tries = (
+        "torch.ones(10**15)",
+        "[0] * 10**12",
+        "open('/etc/x', 'w')",
+        "__import__('socket').create_connection(('192.0.2.1', 1))",
+    )
+    source = with_inputs(
+        "found = []",
+        f"for code in {tries!r}:",
+        "    try:",
+        "        eval(code)",
+        "        found.append('done')",
+        "    except BaseException as error:",
+        "        found.append(isinstance(error, OSError) or type(error).__name__)",
+        "raise ValueError(found)",
+    )
+
     answer = check(tmp_path, source)
 
     assert answer["field"] == "source"
-    assert answer["error"].startswith(error)
+    assert answer["error"] == "line 22: ValueError: ['RuntimeError', 'MemoryError', True, True]"
 
 
 @pytest.mark.parametrize(
