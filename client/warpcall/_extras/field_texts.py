@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import inspect
 import itertools
 import sys
@@ -33,8 +34,23 @@ def _texts_of(module: str) -> Mapping[str, Mapping[str, str]]:
     """The texts of the fields of each class of a module of this package."""
     if not module.startswith("warpcall"):
         return {}
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    tree = _parse(inspect.getsource(sys.modules[module]))
     return {node.name: dict(_texts(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _parse(source: str) -> ast.Module:
+    """Parse a source without the garbage collector.
+
+    On Python 3.11, `ast.parse` raises SystemError if another thread parses meanwhile, as each traceback
+    that is logged does. Other threads run in the midst of it only if it collects garbage.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -16,13 +16,15 @@ def openapi_json(describe: Callable[[], Schema]) -> Callable[[Request], Awaitabl
 
     Making the description takes 0.4 s, which would prolong each start of the server, and would stop
     the event loop. So a thread makes it for the first request. It goes on if that client leaves.
+    If it fails, the next request makes it again.
     """
-    made: list[asyncio.Task[Schema]] = []
+    made: asyncio.Task[Schema] | None = None
 
     async def handle(request: Request) -> Response:
-        if not made:
-            made.append(asyncio.create_task(asyncio.to_thread(describe)))
-        schema = await asyncio.shield(made[0])
+        nonlocal made
+        if made is None or (made.done() and made.exception()):
+            made = asyncio.create_task(asyncio.to_thread(describe))
+        schema = await asyncio.shield(made)
         prefix = request.scope.get("root_path", "").rstrip("/")
         return JSONResponse({**schema, "servers": [{"url": prefix}]} if prefix else schema)
 

@@ -8,6 +8,7 @@ import threading
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -44,6 +45,23 @@ def test_a_client_that_leaves_takes_the_description_from_nobody() -> None:
 
     assert json.loads(asyncio.run(two_clients())) == {"openapi": "3.1.0"}
     assert made == [1]
+
+
+def test_a_description_that_failed_is_made_again() -> None:
+    failures = [RuntimeError("only once")]
+
+    def describe() -> Schema:
+        if failures:
+            raise failures.pop()
+        return {"openapi": "3.1.0"}
+
+    async def asked_twice() -> bytes:
+        handle = openapi_json(describe)
+        with pytest.raises(RuntimeError, match="only once"):
+            await handle(request())
+        return bytes((await handle(request())).body)
+
+    assert json.loads(asyncio.run(asked_twice())) == {"openapi": "3.1.0"}
 
 
 def test_below_a_prefix_the_description_names_it_as_the_server() -> None:
