@@ -62,13 +62,18 @@ class Time:
 Measured = Sequence[tuple[JobCase, Sequence[Time]]]
 
 
-def load(store: Store, user: str) -> dict[str, str]:
-    """Store the jobs; the ids of the latest ones by op, and that of the table as "table"."""
+def load(store: Store, user: str, *, newest_only: bool = False) -> dict[str, str]:
+    """Store the jobs; the ids of the latest ones by op, and that of the table as "table".
+
+    Args:
+        newest_only: store those of the newest commit of the file, instead of those of each commit.
+    """
     page = (ROOT / PAGE).read_text()
     first = next(line for line in page.splitlines() if ROW.fullmatch(line))
     _, page_ms, _ = _versions(PAGE, f"-S{first}", "--", PAGE)[0]
     found: dict[str, str] = {}
-    for commit, at_ms, text in _versions(FILE, "--", FILE):
+    which = ("-1", "--", FILE) if newest_only else ("--", FILE)
+    for commit, at_ms, text in _versions(FILE, *which):
         if at_ms > page_ms and "table" not in found:
             found["table"] = _store_table(store, user, page, page_ms)
         published = json.loads(text)

@@ -35,7 +35,7 @@ def text_of(page: str) -> str:
 def test_published_medians_are_shown_without_a_verdict(tmp_path: Path) -> None:
     store = Store(None, tmp_path)
     store.migrate()
-    published = h200.load(store, "carol")
+    published = h200.load(store, "carol", newest_only=True)
     view = View("./", "/jobs", caller("carol"))
     with store.read() as session:
         medians = text_of(lab.job_page(session, view, published["conv"]))

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from demo.server import COMMAND
+from tests.forks import Forked
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,7 @@ def test_on_a_terminal_lines_are_short_unless_json_is_asked_for(
 ) -> None:
     ours, theirs = pty.openpty()
     settings = {"WARPCALL_DATA_DIR": str(tmp_path), "WARPCALL_ARENA_BYTES": "16MiB"}
-    process = subprocess.Popen(
+    process = Forked(
         [*COMMAND, "--port", "0", "--devices", "cpu", *flags],
         stdout=theirs,
         stderr=theirs,

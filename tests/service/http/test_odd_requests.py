@@ -156,7 +156,9 @@ def test_whatever_comes_the_server_answers_and_stays_as_it_was(
     serving: tuple[Server, str], pytestconfig: pytest.Config
 ) -> None:
     server, key = serving
-    requests, seed = (pytestconfig.getoption(f"--fuzz-{name}") for name in ("requests", "seed"))
+    # Each server gets its half of the requests.
+    requests = pytestconfig.getoption("--fuzz-requests") // 2
+    seed = pytestconfig.getoption("--fuzz-seed") + (":key" if key else "")
     process = psutil.Process(server.process.pid)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=server.url, timeout=30, headers=headers) as http:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from demo.server import COMMAND
+from tests.forks import Forked
 from tests.nginx import free_port
-from tests.template import ROOT
 from tests.waiting import until
 from warpcall import Client
 
@@ -62,9 +62,8 @@ class Starting:
 def server_whose_worker_waits(folder: Path, **settings: str) -> Iterator[Starting]:
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE.format(file=str(folder / "start")))
     port = free_port()
-    paths = [folder, *(Path(ROOT) / part for part in ("", "client", "kernels", "service"))]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WARPCALL_")} | {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONPATH": str(folder),
         "WARPCALL_PORT": str(port),
         "WARPCALL_DEVICES": "cpu",
         "WARPCALL_ARENA_BYTES": "16MiB",
@@ -72,7 +71,7 @@ def server_whose_worker_waits(folder: Path, **settings: str) -> Iterator[Startin
         **settings,
     }
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(COMMAND, env=environment, stdout=log, stderr=log)
+        process = Forked(COMMAND, env=environment, stdout=log, stderr=log)
     try:
         starting = Starting(folder, port, process)
         until(lambda: process.poll() is not None or starting.listens())
