@@ -46,6 +46,7 @@ BITS_LAUNCHES = ["prepare_kernel", "build_bits_kernel", "look_up_bits_kernel"]
 
 
 @pytest.mark.usefixtures("without_scan")
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize(
     ("n", "dtype", "kernels", "kind"),
     [

@@ -38,6 +38,7 @@ def some(count: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
     return (drawn % 2 == 0 if dtype == torch.bool else drawn.to(dtype)).to(device)
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("dtype", SCANNED_TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(1, 1), (3, 2), (17, 127), (16, 512), (9, 1025)])
 def test_every_dtype_and_odd_sizes(sizes: tuple[int, int], dtype: torch.dtype, device: str) -> None:
@@ -105,6 +106,7 @@ def test_nan_is_in_nothing_and_minus_zero_is_zero(dtype: torch.dtype, device: st
     assert scan(x, test, invert=True).tolist() == [True, False, False, True, False, True]
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("alike", ["all", "most", "elements", "none"])
 @pytest.mark.parametrize("constants", [(4, 1, 1), (16, 2, 1)], ids=str)
 def test_64_bits_that_agree_in_their_low_words(
@@ -135,6 +137,7 @@ def test_the_ends_of_64_bits(device: str) -> None:
         assert torch.equal(scan(x, x[i : i + 2]), by_comparison(x, x[i : i + 2]))
 
 
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize("one", [torch.int8, torch.int64, torch.float32, torch.bool])
 @pytest.mark.parametrize("other", [torch.int32, torch.float32, torch.float64])
 def test_mixed_dtypes(one: torch.dtype, other: torch.dtype, device: str) -> None:

@@ -343,7 +343,8 @@ def test_parts_of_a_gradient_are_added_in_one_order(
 ) -> None:
     if columns > 1000 and kept[:2] != (4, 1):
         pytest.skip("one such bias of long rows takes seconds to interpret")
-    shape = (4, 9, 2, columns)
+    heads = 3 if columns > 1000 and device == "cpu" else 9
+    shape = (4, heads, 2, columns)
     y = torch.softmax(torch.randn(shape, device=device), -1).to(torch.bfloat16)
     g = torch.randn(shape, device=device).to(torch.bfloat16)
     bias = torch.empty(*kept, 1 if summed_columns else columns, device=device)

@@ -31,7 +31,7 @@ def planned(
     return forward._plan(*keys, scale, False)
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(together=1)
 @pytest.mark.parametrize(
     ("columns", "dtype", "layout"),
     [
