@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -32,13 +34,21 @@ def test_the_guide_has_every_page_of_the_folder_and_its_index_leads_to_each(
     assert "<h1" in index.text
 
 
+@pytest.fixture(scope="module")
+def get(pages_lab: Lab) -> Iterator[Callable[[str], httpx.Response]]:
+    """Answers to a browser: pages lead to each other, and each address is asked for once."""
+    with pages_lab.app.client() as client:
+        client.headers["accept"] = "text/html"
+        yield functools.cache(client.get)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_the_links_of_a_page_of_the_guide_lead_to_headings_that_there_are(
-    name: str, browser_http: httpx.Client
+    name: str, get: Callable[[str], httpx.Response]
 ) -> None:
     address = "/guide" if name == "index" else f"/guide/{name}"
 
-    answer = browser_http.get(address)
+    answer = get(address)
 
     found = links_of(answer)
     assert answer.status_code == 200
@@ -46,7 +56,7 @@ def test_the_links_of_a_page_of_the_guide_lead_to_headings_that_there_are(
     for link in (*found.links, *found.loaded):
         target = urlsplit(urljoin(address, link))
         assert not target.netloc, link
-        page = answer if target.path == address else browser_http.get(target.path)
+        page = get(target.path)
         assert page.status_code == 200, link
         assert not target.fragment or f'id="{target.fragment}"' in page.text, link
 

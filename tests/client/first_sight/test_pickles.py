@@ -11,7 +11,6 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
-import torch
 
 from tests.servers import Server, running_server
 from warpcall import AsyncClient, Client, StoredTensor
@@ -54,6 +53,8 @@ def test_a_pickled_client_has_the_same_settings(gpu: Client) -> None:
 
 
 def test_a_pickled_stored_tensor_is_the_one_on_the_server(gpu: Client) -> None:
+    import torch  # not above: processes that are spawned import this file
+
     client_of.cache_clear()
     own = client_of(gpu._core.recipe)  # the client of stored tensors that are unpickled
     assert isinstance(own, Client)
