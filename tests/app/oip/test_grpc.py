@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from tests.app.oip.grpc_client import (
 )
 from tests.oip.lending import Make, path_of
 from tests.service.databases import Database
+from tests.waiting import until
 from warpcall_service.http.listen import ServerError
 from warpcall_service.oip.grpc import inference_pb2 as pb
 from warpcall_service.oip.grpc import raw_fields, server
@@ -155,6 +157,7 @@ def output_named(name: str) -> bytes:
         ),
         (infer_request(X), "INVALID_ARGUMENT", "x"),
     ],
+    ids=itertools.count(),
 )
 def test_an_error_names_what_is_wrong(
     client: GrpcClient, message: Any, code: str, said: str
@@ -294,6 +297,29 @@ def test_each_request_of_a_stream_is_answered_in_its_turn(client: GrpcClient) ->
     assert found == [("", ["1"]), ("dims", []), ("", ["3"])]
 
 
+def test_an_answer_that_is_not_read_keeps_the_memory_of_its_call(
+    app: App, client: GrpcClient
+) -> None:
+    """Else a client could let the server hold as many answers as it likes."""
+    x = np.zeros((1 << 22, 1), np.float32)  # 16 MiB
+
+    def used() -> int:
+        return int(app.engine.status()[0].arena_used)
+
+    until(lambda: used() == 0)
+    call = client.channel.stream_stream(f"/{SERVICE}/ModelInfer")
+    answers = call(iter([call_of(x)]), timeout=TIMEOUT_S)  # read when the next one is asked for
+    until(lambda: used() >= 2 * x.nbytes)
+    for _ in range(20):
+        client.ask("ModelInfer", call_of(X))
+    while_unread = used()
+    found = [answered(one)[1] for one in answers]
+
+    assert while_unread >= 2 * x.nbytes
+    assert found == [[x.T.tobytes()]]
+    until(lambda: used() == 0)
+
+
 def test_a_message_beyond_the_limit_is_refused(client: GrpcClient) -> None:
     message = call_of(np.zeros((1, (34 << 20) // 4), np.float32))
 
@@ -385,6 +411,17 @@ def waiting() -> Iterator[WaitingApp]:
     made = WaitingApp()
     yield made
     made.close()
+
+
+def test_a_stream_has_as_many_requests_as_messages(waiting: WaitingApp) -> None:
+    waiting.answer()
+    with grpc_port(waiting, waiting.loop) as port, connected(port) as client:
+        stream = client.channel.stream_stream(f"/{SERVICE}/{STREAM}")
+        answers = [*stream(iter(3 * [call_of(X)]), timeout=TIMEOUT_S)]
+
+    errors = [pb.ModelStreamInferResponse.FromString(one).error_message for one in answers]
+    assert errors == ["no", "no", "no"]
+    assert len(waiting.asked) == 3
 
 
 def test_a_request_ends_with_its_client(waiting: WaitingApp) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
@@ -21,7 +20,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput, TimedOut
 from warpcall_service.http.body import FRAMING_BYTES
 from warpcall_service.http.client_connection import MemoryConnection
-from warpcall_service.http.exchange import SLICE_BYTES, Exchange
+from warpcall_service.http.exchange import SLICE_BYTES, ClientGone, Exchange
 from warpcall_service.http.listen import ServerError
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
 
 # Tensors in a message. gRPC copies a message as a whole, several times, in each direction, and other
 # requests wait meanwhile: with 1 GiB for seconds.
-MAX_TENSOR_BYTES = 128 << 20
+MAX_TENSOR_BYTES = 64 << 20
 MAX_METADATA_BYTES = 16 << 10
+PING_S = 60  # after which a client that sends nothing is asked whether it is still there
 IDLE_S = (
     3600  # after which a connection without requests is closed; clients connect again by themselves
 )
@@ -69,7 +69,19 @@ _CODES = {
     507: "RESOURCE_EXHAUSTED",
 }
 
-log = logging.getLogger("warpcall")
+
+class Context(Protocol):
+    """What gRPC knows of a request. The package has no types."""
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]] | None: ...
+    def time_remaining(self) -> float | None: ...
+    def peer(self) -> str: ...
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None: ...
+    async def write(self, message: bytes) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str) -> None: ...
+
+
+Handler = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
@@ -105,6 +117,8 @@ async def serving(
             ("grpc.max_metadata_size", MAX_METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
             ("grpc.max_connection_idle_ms", IDLE_S * 1000),
+            ("grpc.keepalive_time_ms", PING_S * 1000),
+            ("grpc.http2.max_pings_without_data", 0),  # without end
             # A compressed message could become far larger than any limit.
             ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.so_reuseport", int(shared)),
@@ -141,71 +155,61 @@ class _Service:
         self._app = app
         self._scheme = "http" if settings.tls_cert is None else "https"
         self._server = (settings.host, settings.grpc_port)
-        # The longest that a message may take to come, by the rule for bodies of HTTP.
-        self._read_s = settings.body_timeout_s + most / int(settings.min_rate_bytes_per_s)
-        self._most = most
+        # The longest that a message may take, by the rule for bodies of HTTP.
+        self._patience_s = settings.body_timeout_s + most / int(settings.min_rate_bytes_per_s)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """What gRPC calls. Each method is declared as one that takes a stream of messages, since
-        gRPC would read the message of another one before it asks anything here."""
+        """What gRPC calls. Each method is declared as one with streams. Of another one gRPC would read the
+        message before it asks anything here, and write the answer when nothing counts its memory any more."""
         import grpc
 
         from warpcall_service.oip.grpc.methods import METHODS, STREAM
 
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.stream_unary_rpc_method_handler(self._unary(method))
-            for name, method in METHODS.items()
+        handlers = {name: self._unary(method) for name, method in METHODS.items()}
+        handlers[STREAM] = self._stream
+        return {
+            name: grpc.stream_stream_rpc_method_handler(handle) for name, handle in handlers.items()
         }
-        handlers[STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
-        return handlers
 
-    def _unary(self, method: Method) -> Callable[..., Awaitable[bytes]]:
-        async def handle(
-            messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-        ) -> bytes:
-            answered = await self._answer(method, messages, context)
+    def _unary(self, method: Method) -> Handler:
+        async def handle(messages: AsyncIterator[bytes], context: Context) -> None:
+            answered = _Answered(method, messages, None, self._patience_s, context.write)
+            await self._answer(answered, context)
             context.set_trailing_metadata(answered.trailers())
-            if answered.status in method.statuses:
-                return b"".join(method.answer(answered.headers, answered.body))
-            code, detail = answered.error()
-            await context.abort(code, detail)
-            raise AssertionError("unreachable")
+            if answered.status not in method.statuses:
+                await context.abort(*answered.error())
 
         return handle
 
-    async def _stream(
-        self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[bytes]:
+    async def _stream(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Answer the requests of a stream one after the other; an error ends none of the others."""
         from warpcall_service.oip.grpc import inference_pb2 as pb
         from warpcall_service.oip.grpc.messages import stream_response
         from warpcall_service.oip.grpc.methods import METHODS
 
-        method = METHODS["ModelInfer"]
-        while True:
-            answered = await self._answer(method, messages, context)
-            if answered.ended:
-                return
-            if answered.status in method.statuses:
-                answer = method.answer(answered.headers, answered.body)
-                yield b"".join(stream_response(answer))
-            else:
-                code, detail = answered.error()
-                if answered.status in (401, 403, 429):  # its message was not read
-                    await context.abort(code, detail)
-                yield pb.ModelStreamInferResponse(error_message=detail).SerializeToString()
+        async def write(answer: bytes) -> None:
+            await context.write(b"".join(stream_response([answer])))
 
-    async def _answer(
-        self,
-        method: Method,
-        messages: AsyncIterator[bytes],
-        context: grpc.aio.ServicerContext[Any, Any],
-    ) -> _Answered:
+        method, message = METHODS["ModelInfer"], None
+        while True:
+            answered = _Answered(method, messages, message, self._patience_s, write)
+            await self._answer(answered, context)
+            if answered.status not in method.statuses:
+                code, detail = answered.error()
+                if not answered.was_read:
+                    await context.abort(code, detail)
+                error = pb.ModelStreamInferResponse(error_message=detail)
+                await context.write(error.SerializeToString())
+            try:
+                message = await anext(messages)
+            except StopAsyncIteration:
+                return
+
+    async def _answer(self, answered: _Answered, context: Context) -> None:
         """Let the application answer a request. If the client leaves meanwhile, so does the request."""
-        answered = _Answered(method, messages, self._read_s, self._most - FRAMING_BYTES)
-        scope = self._scope(method, context)
+        scope = self._scope(answered.method, context)
         scope["extensions"] = {"warpcall": answered.connection}
-        if method.request is not None:
+        if answered.method.request is not None:
             scope["extensions"]["warpcall_head"] = answered.complete_head
         task = asyncio.ensure_future(self._app(scope, answered.receive, answered.send))
         try:
@@ -214,9 +218,8 @@ class _Service:
             answered.connection.leave()
             await asyncio.wait((task,))
             raise
-        return answered
 
-    def _scope(self, method: Method, context: grpc.aio.ServicerContext[Any, Any]) -> Scope:
+    def _scope(self, method: Method, context: Context) -> Scope:
         given = [
             (name.encode(), value.encode() if isinstance(value, str) else value)
             for name, value in context.invocation_metadata() or ()
@@ -267,22 +270,36 @@ class _Connection(MemoryConnection):
 class _Answered:
     """A request while the application answers it, and then the response.
 
+    Args:
+        method: that was called.
+        messages: of the client, of which the next one is read.
+        message: that was read already.
+        patience_s: the longest that a client may take for its message, and to take the answer.
+        write: sends the answer, and returns when the client has nearly all of it.
+
     Attributes:
         connection: of the request.
-        ended: whether the stream ended before the message.
+        was_read: whether the message was read.
         status, headers, body: of the response.
     """
 
     def __init__(
-        self, method: Method, messages: AsyncIterator[bytes], read_s: float, most: int
+        self,
+        method: Method,
+        messages: AsyncIterator[bytes],
+        message: bytes | None,
+        patience_s: float,
+        write: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        self._method = method
+        self.method = method
         self._messages = messages
-        self._read_s = read_s
-        self._most = most
+        self._message = message
+        self._patience_s = patience_s
+        self._write = write
         self._pieces: list[Bytes] = []
+        self._watchdog: ClientWatchdog | None = None
         self.connection = _Connection()
-        self.ended = False
+        self.was_read = False
         self.status = 500
         self.headers: dict[bytes, bytes] = {}
         self.body = bytearray()
@@ -290,21 +307,22 @@ class _Answered:
 
     async def complete_head(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         """Read the message, and set what it asks for. gRPC does not say how much of it has come."""
+        self._watchdog = watchdog
         watchdog.pause()
         try:
-            async with asyncio.timeout(self._read_s):
-                message = await anext(self._messages)
+            async with asyncio.timeout(self._patience_s):
+                message = await anext(self._messages) if self._message is None else self._message
         except StopAsyncIteration:
-            self.ended = True
             raise InvalidInput("the request must have a message", field="body") from None
         except TimeoutError:
             raise TimedOut(
-                f"the message must come within {self._read_s:.0f} s (body_timeout_s, "
+                f"the message must come within {self._patience_s:.0f} s (body_timeout_s, "
                 "min_rate_bytes_per_s)",
                 field="body",
             ) from None
-        assert self._method.request is not None
-        asked = self._method.request(message)
+        self.was_read, self._message = True, None
+        assert self.method.request is not None
+        asked = self.method.request(message)
         self._pieces = [
             memoryview(piece)[at : at + SLICE_BYTES]
             for piece in asked.body
@@ -313,7 +331,7 @@ class _Answered:
         headers: Headers = [(k.lower().encode(), v.encode()) for k, v in asked.headers.items()]
         nbytes = sum(map(len, self._pieces))
         headers.append((b"content-length", b"%d" % nbytes))
-        exchange.max_output_bytes = self._most
+        exchange.max_output_bytes = MAX_TENSOR_BYTES
         exchange.set_head(asked.method, asked.path, headers, nbytes)
         watchdog.resume()
 
@@ -327,15 +345,33 @@ class _Answered:
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
 
     async def send(self, message: Message) -> None:
-        """ASGI's send: it copies the bytes, whose memory other calls have later."""
+        """ASGI's send: it copies the bytes, whose memory other calls have later.
+
+        With the last ones it returns only when the client has the answer, so that a client that
+        does not read keeps the memory of its call, of which each user has only so much.
+
+        Raises:
+            ClientGone: the client has left, or does not take its answer.
+        """
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = dict(message["headers"])
             self.body = bytearray(int(self.headers.get(b"content-length", b"0")))
-        else:
-            data: Bytes = message.get("body", b"")
-            self.body[self._filled : self._filled + len(data)] = data
-            self._filled += len(data)
+            return
+        data: Bytes = message.get("body", b"")
+        self.body[self._filled : self._filled + len(data)] = data
+        self._filled += len(data)
+        if message.get("more_body", False) or self.status not in self.method.statuses:
+            return
+        answer = b"".join(self.method.answer(self.headers, self.body))
+        self.body = bytearray()
+        if self._watchdog is not None:
+            self._watchdog.pause()  # it would count no progress
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._write(answer)
+        except Exception as error:
+            raise ClientGone from error
 
     def trailers(self) -> Sequence[tuple[str, str]]:
         """The headers of the response that clients get as metadata after it."""
