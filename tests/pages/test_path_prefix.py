@@ -100,12 +100,11 @@ def browser() -> Iterator[Browser]:
 
 
 @needs_chromium
-@pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_browser_never_leaves_the_prefix(
-    published: Published, browser: Browser, scheme: str, monkeypatch: pytest.MonkeyPatch
+    published: Published, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(published.certificate))
-    url = published.urls[scheme]
+    url = published.urls["https"]
     with opened(browser, ignore_https_errors=True) as tab:
         tab.page.goto(f"{url}/new?op=permute")
         tab.page.get_by_label("API key").fill(published.key)
@@ -159,13 +158,37 @@ def test_a_browser_never_leaves_the_prefix(
 
         assert live
         assert [(one["name"], one["path"], one["secure"]) for one in cookies] == [
-            (published.names[scheme], PREFIX, scheme == "https")
+            (published.names["https"], PREFIX, True)
         ]
         assert left == []
         assert tab.faults + guest.faults == []
         asked = [*tab.asked, *guest.asked]
         assert {one.startswith(f"{url}/") for one in asked} == {True}
         assert sum("/events" in one for one in tab.asked) == 1
+
+
+@needs_chromium
+def test_a_browser_logs_in_and_out_below_the_prefix_over_plain_http(
+    published: Published, browser: Browser
+) -> None:
+    url = published.urls["http"]
+    with opened(browser) as tab:
+        tab.page.goto(f"{url}/new?op=permute")
+        tab.page.get_by_label("API key").fill(published.key)
+        tab.page.get_by_role("button", name="Log in").click()
+        expect(tab.page.get_by_label("Shapes of x")).to_be_visible()
+        cookies = tab.page.context.cookies(url)
+        tab.page.locator("header").get_by_role("link", name="Get started", exact=True).click()
+        expect(tab.page.locator(".command").first).to_contain_text(f"pip install {url}/install/")
+        tab.page.get_by_role("button", name="Log out", exact=True).click()
+        expect(tab.page.get_by_label("API key")).to_be_visible()
+
+        assert [(one["name"], one["path"], one["secure"]) for one in cookies] == [
+            (published.names["http"], PREFIX, False)
+        ]
+        assert tab.page.context.cookies(url) == []
+        assert tab.faults == []
+        assert {one.startswith(f"{url}/") for one in tab.asked} == {True}
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

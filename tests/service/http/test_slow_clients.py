@@ -266,12 +266,26 @@ def has_ended(sock: socket.socket) -> bool:
     return False
 
 
+@pytest.fixture
+def answering(http: httpx.Client, operations: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Operations that answer in ways of their own, and of those that fail one for each folder and status.
+
+    A problem is written by the same function for all routes.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for method, path in operations:
+        status = http.request(method, path, headers={"Content-Length": "0"}).status_code
+        kind = "/".join(path.split("/")[:3]) + f" {status}" if status >= 400 else f"{method} {path}"
+        found.setdefault(kind, (method, path))
+    return [*found.values()]
+
+
 def test_no_route_waits_without_end_for_its_answer_to_be_read(
-    server: Server, operations: list[tuple[str, str]]
+    server: Server, answering: list[tuple[str, str]]
 ) -> None:
     waiting: dict[int, str] = {}
     with ExitStack() as stack:
-        for method, path in operations:
+        for method, path in answering:
             sock = stack.enter_context(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             sock.setsockopt(
@@ -289,6 +303,7 @@ def test_no_route_waits_without_end_for_its_answer_to_be_read(
             held = connections(server)
             waiting = {port: name for port, name in waiting.items() if port in held}
 
+    assert len(answering) > 30
     assert list(waiting.values()) == []
 
 
