@@ -9,7 +9,8 @@ descriptors and exit status, as a process started with exec has.
 `Forked` takes the place of `subprocess.Popen`. It starts with exec what would not be the same: see
 `is_forkable`. What `unshare` and such commands start is a fork as well: see tests/likeness.py. Forks run the
 `sitecustomize.py` of PYTHONPATH, too, after their imports. Servers that are no forks serve the tests of load,
-crowds, wheels and new ops in tests/e2e, those of tests/image, and what tests start in a shell.
+wheels and new ops in tests/e2e, that of attackers in tests/service/http, those of tests/image, and what
+tests start in a shell.
 """
 
 from __future__ import annotations

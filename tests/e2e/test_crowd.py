@@ -11,9 +11,9 @@ import pytest
 
 from bench.crowd import crowd
 from bench.descriptors import held
-from demo.server import running_server
 from demo.steps import steps
 from tests.e2e.test_survives import metric, until
+from tests.servers import running_server
 from warpcall import Client
 
 CONNECTIONS = 1000

@@ -20,7 +20,7 @@ from warpcall import Client
 
 pytestmark = pytest.mark.slow
 
-CLIENTS, CALLS = 8, 200
+CLIENTS, CALLS = 8, 100
 LARGE_ARENA = (1 << 30) + (64 << 20)
 MB = 1 << 20
 REST_MB = 300  # of the HTTP process, beside the arena

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.servers import Server, running_server
-from tests.service.databases import Database
+from tests.service.databases import new_database
 from tests.service.job_requests import BRIEF, client, ended, reached, submit
 from warpcall.jobs import UNFINISHED
 
@@ -23,8 +23,11 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def server(database: Database) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["postgresql", "sqlite"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    database = new_database(request, tmp_path_factory.mktemp("forged"))
     with running_server({**SETTINGS, **database.settings}) as running:
         yield running
 
@@ -35,15 +38,16 @@ def test_a_text_that_the_database_refuses_stops_neither_the_job_nor_its_lane(
 ) -> None:
     with client(server) as http:
         job = ended(http, submit(http, implementations=[implementation]))
-        after = ended(http, submit(http))
+        after = ended(http, submit(http, fresh=True))
 
     assert job["state"] in ("failed", "invalid")
     assert job["detail"].isprintable()
     assert after["state"] == "succeeded"
 
 
-def test_a_flood_of_requests_for_the_device_delays_nobody(sqlite: Database) -> None:
-    with running_server({**SETTINGS, **sqlite.settings}) as server, client(server) as http:
+@pytest.mark.parametrize("server", ["sqlite"], indirect=True)
+def test_a_flood_of_requests_for_the_device_delays_nobody(server: Server) -> None:
+    with client(server) as http:
         job = submit(http, implementations=["flood"])
         reached(http, job, lambda found: found["state"] == "running")
         waited = []

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers import Server, running_server
-from tests.service.databases import Database
 from tests.service.forged.test_forged_frames import SETTINGS
 from tests.service.job_requests import client, ended, processes, reached, submit
 from tests.service.requests import well
@@ -19,10 +18,9 @@ pytestmark = pytest.mark.slow
 STALL_S = 8
 
 
-@pytest.fixture
-def server(sqlite: Database) -> Iterator[Server]:
-    given = {**SETTINGS, **sqlite.settings, "WARPCALL_JOB_STALL_S": str(STALL_S)}
-    with running_server(given) as running:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server({**SETTINGS, "WARPCALL_JOB_STALL_S": str(STALL_S)}) as running:
         yield running
 
 
