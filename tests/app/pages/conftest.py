@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +20,7 @@ from tests.service.databases import Database
 
 # As in tests/pages/conftest.py: no job is started here.
 SETTINGS: dict[str, Any] = {"arena_bytes": "16MiB", "user_running_jobs": 1, "job_lease_s": 86400}
+MakeFilled = Callable[[str], tuple[Path, dict[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +31,29 @@ class Lab(Jobs):
 
 
 @pytest.fixture(scope="session")
-def pages_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    folder = tmp_path_factory.mktemp("lab")
-    jobs = filled(folder)
+def make_filled(tmp_path_factory: pytest.TempPathFactory) -> MakeFilled:
+    """Makes data folders with jobs of every kind, which is done once for all processes of pytest, and copied."""
+    own = tmp_path_factory.getbasetemp()
+    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    original, names = common / "filled", common / "filled.json"
+    with (common / "filled.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not names.exists():
+            shutil.rmtree(original, ignore_errors=True)  # of a process that failed
+            original.mkdir()
+            names.write_text(json.dumps(filled(original)))
+
+    def copied(name: str) -> tuple[Path, dict[str, str]]:
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copytree(original, folder, dirs_exist_ok=True)
+        return folder, json.loads(names.read_text())
+
+    return copied
+
+
+@pytest.fixture(scope="session")
+def pages_lab(make_filled: MakeFilled) -> Iterator[Lab]:
+    folder, jobs = make_filled("lab")
     with running_app(**SETTINGS, data_dir=folder) as app:
         yield Lab(app=app, **jobs)
 
@@ -55,9 +81,8 @@ class SharedLab:
 
 
 @pytest.fixture(scope="module")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLab]:
-    folder = tmp_path_factory.mktemp("shared")
-    jobs = filled(folder)
+def shared_lab(make_filled: MakeFilled) -> Iterator[SharedLab]:
+    folder, jobs = make_filled("shared")
     key = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)}).key("alice", "bench")
     with running_app(**SETTINGS, data_dir=folder) as app:
         yield SharedLab(app, key, jobs)
