@@ -22,3 +22,6 @@ def few_programs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (table, filtered_plan):
         monkeypatch.setattr(module, "SEGMENTS", 16)
     monkeypatch.setattr(filtered_plan, "SHARING", 2)
+    monkeypatch.setattr(filtered_plan, "JUDGING", 8)
+    monkeypatch.setattr(filtered_plan, "KEEP_BLOCK", 512)
+    monkeypatch.setattr(plan, "BUILT", ((plan.EVERY, 256, 1),))

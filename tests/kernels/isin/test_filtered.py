@@ -19,6 +19,7 @@ from warpcall_kernels.op.launch import Launch
 
 pytestmark = pytest.mark.slow
 
+JUDGING = filtered_plan.JUDGING  # as on a GPU
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
 
 
@@ -175,11 +176,12 @@ def test_a_sample_of_the_elements_decides_that_all_are_looked_up_in_a_set(
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
 @pytest.mark.parametrize(
     ("hits", "expected"),
-    [(table.MOST_HITS // 2, 0), (filtered_plan.JUDGING, bloom.DIRECT.value)],
+    [(table.MOST_HITS // 2, 0), (JUDGING, bloom.DIRECT.value)],
 )
 def test_programs_add_up_how_many_elements_of_the_sample_they_found(
-    hits: int, expected: int, dtype: torch.dtype, device: str
+    hits: int, expected: int, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(filtered_plan, "JUDGING", JUDGING)
     values = _spread(2 * table.JUDGED, dtype, device)
     test = values[::2][: filtered_plan.FILL_BLOCK * table.FIRST_SHARE].contiguous()
     x = values[1::2].contiguous()  # all are sampled, and the filter lets hardly any of them pass
