@@ -101,7 +101,9 @@ def rows(
 ) -> list[dict[str, dict[str, Any]]]:
     """The rows of a job, by implementation, for each case in order."""
     job = submit(http, implementations=[*names], cases=[*cases], **fields)
-    job = reached(http, job, lambda found: found["state"] not in UNFINISHED, wait_s=300)
+    job = reached(
+        http, job, lambda found: found["state"] not in UNFINISHED, wait_s=300, passes=False
+    )
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in results(http, job)["measurements"]:
         found.setdefault(row["case"], {})[row["implementation"].partition("@")[0]] = row
