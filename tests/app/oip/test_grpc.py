@@ -41,8 +41,14 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 @pytest.fixture(scope="module")
-def client(app: App) -> Iterator[GrpcClient]:
-    with client_of(app, **SETTINGS) as made:
+def port(app: App) -> Iterator[int]:
+    with grpc_port(app.asgi, app.loop, **SETTINGS) as chosen:
+        yield chosen
+
+
+@pytest.fixture(scope="module")
+def client(port: int) -> Iterator[GrpcClient]:
+    with connected(port) as made:
         yield made
 
 
@@ -298,22 +304,23 @@ def test_each_request_of_a_stream_is_answered_in_its_turn(client: GrpcClient) ->
 
 
 def test_an_answer_that_is_not_read_keeps_the_memory_of_its_call(
-    app: App, client: GrpcClient
+    app: App, client: GrpcClient, port: int
 ) -> None:
     """Else a client could let the server hold as many answers as it likes."""
-    x = np.zeros((1 << 22, 1), np.float32)  # 16 MiB
+    x = np.zeros((1 << 23, 1), np.float32)  # 32 MiB
 
     def used() -> int:
         return int(app.engine.status()[0].arena_used)
 
     until(lambda: used() == 0)
-    call = client.channel.stream_stream(f"/{SERVICE}/ModelInfer")
-    answers = call(iter([call_of(x)]), timeout=TIMEOUT_S)  # read when the next one is asked for
-    until(lambda: used() >= 2 * x.nbytes)
-    for _ in range(20):
-        client.ask("ModelInfer", call_of(X))
-    while_unread = used()
-    found = [answered(one)[1] for one in answers]
+    with connected(port) as slow:  # on a new connection little is sent ahead of the client's reads
+        call = slow.channel.stream_stream(f"/{SERVICE}/ModelInfer")
+        answers = call(iter([call_of(x)]), timeout=TIMEOUT_S)  # read when the next one is asked for
+        until(lambda: used() >= 2 * x.nbytes)
+        for _ in range(20):
+            client.ask("ModelInfer", call_of(X))
+        while_unread = used()
+        found = [answered(one)[1] for one in answers]
 
     assert while_unread >= 2 * x.nbytes
     assert found == [[x.T.tobytes()]]
