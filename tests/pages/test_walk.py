@@ -1,15 +1,37 @@
-"""A user's way through the pages in a real browser, from a wrong key to the log-out everywhere."""
+"""A user's way through the pages in a real browser, from a wrong key to the log-out everywhere.
+
+And what a person without a key sees who follows a share link.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.pages.conftest import SharedLab
 
-pytestmark = [needs_chromium, pytest.mark.slow]
+pytestmark = needs_chromium
 expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+def test_a_guest_sees_the_rounds_drawn(shared_lab: SharedLab, browser: Browser) -> None:
+    _, path = shared_lab.share("done")
+
+    with opened(browser) as tab:
+        tab.page.goto(shared_lab.server.url + path)
+        tab.page.locator("tr.case a").first.click()
+
+        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(6)
+        assert tab.faults == []
 
 
 def log_in(page: Page, key: str) -> None:
@@ -17,13 +39,13 @@ def log_in(page: Page, key: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_user_logs_in_reads_all_and_logs_out_everywhere(
-    shared_lab: SharedLab, scripts: bool
+    shared_lab: SharedLab, browser: Browser, scripts: bool
 ) -> None:
     jobs, url = shared_lab.jobs, shared_lab.server.url
     with (
-        chromium() as browser,
         opened(browser, java_script_enabled=scripts) as tab,
         opened(browser) as other,
     ):
