@@ -39,7 +39,7 @@ def _without_scan_and_shared(device: str) -> Iterator[None]:
         leave_out_shared(patch)
         if device == "cpu":  # the interpreter runs one program after the other
             patch.setattr(module, "PREPARING", 8)
-            patch.setattr(module, "BUILT", ((module.EVERY, 256, 1),))
+            patch.setattr(module, "BUILT", ((rule.EVERY, 256, 1),))
         module.plan.cache_clear()
         yield
     module.plan.cache_clear()

@@ -8,11 +8,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def few_programs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a set be made by few programs, of which most would find nothing to do."""
-    from warpcall_kernels._isin import (
-        filtered_plan,
-        plan,
-        table,
-    )  # not above: TRITON_INTERPRET is unset there
+    # not above: this file is read before TRITON_INTERPRET is set
+    from warpcall_kernels._isin import filtered_plan, plan, rule, table
 
     if device != "cpu":
         return
@@ -24,4 +21,4 @@ def few_programs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filtered_plan, "SHARING", 2)
     monkeypatch.setattr(filtered_plan, "JUDGING", 8)
     monkeypatch.setattr(filtered_plan, "KEEP_BLOCK", 512)
-    monkeypatch.setattr(plan, "BUILT", ((plan.EVERY, 256, 1),))
+    monkeypatch.setattr(plan, "BUILT", ((rule.EVERY, 256, 1),))
