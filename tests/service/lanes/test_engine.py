@@ -32,7 +32,7 @@ from warpcall_service.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-SLOW_CASES = 80_000  # of a job whose check takes some seconds, also on a busy machine longer than the deadlines
+SLOW_CASES = 120_000  # of a job whose check takes some seconds, also on a busy machine longer than the deadlines
 MARGIN_S = 10.0  # how late a deadline may be noticed on a busy machine
 QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
 
