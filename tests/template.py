@@ -44,7 +44,10 @@ BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 SUPERVISED = "warpcall_service.supervisor.entry"  # a server below a supervisor
 REAPER = "warpcall_bench.runs.reaper"
-CHECKS = ("module_check", "plan_check", "problem_check", "upload_check", "verify", "waiting_check")
+CHECKS = (
+    *("module_check", "plan_check", "problem_check", "sources_check", "upload_check", "verify"),
+    "waiting_check",
+)
 PROFILED = "profiled"  # what a profiler starts
 UPLOADS = ("profile_main", "record_main", "upload_main")
 AHEAD = "warpcall_bench.runs.descriptors"  # it runs one of UPLOADS, once there is work for it

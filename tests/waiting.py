@@ -9,6 +9,7 @@ from contextlib import suppress
 import psutil
 
 CHECK_EVERY_S = 0.02
+SHARE_OF_WAIT = 0.1  # of the time that was waited, until the next look
 
 
 def until(
@@ -16,12 +17,19 @@ def until(
     what: str = "the condition was not met in time",
     *,
     timeout_s: float = 60.0,
+    passes: bool = True,
 ) -> None:
-    """Wait for `condition`; fail with `what` if it is not true within `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
+    """Wait for `condition`; fail with `what` if it is not true within `timeout_s`.
+
+    Args:
+        passes: the condition may not stay true. Otherwise it is looked at less often the longer it takes,
+            since each look may be a request of some 10 ms of CPU.
+    """
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(CHECK_EVERY_S)
+        took_s = time.monotonic() - began
+        assert took_s < timeout_s, what
+        time.sleep(CHECK_EVERY_S if passes else max(CHECK_EVERY_S, took_s * SHARE_OF_WAIT))
 
 
 def lives(process: psutil.Process) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests import waiting
 from tests.service.databases import Database
 from tests.service.evaluations.test_evaluations import PATH, verdict
 from tests.service.job_requests import CASE, reached, show, submit
@@ -17,16 +20,24 @@ from tests.service.requests import problem_of
 from tests.service.uploads.requests import Lab, names, running_lab
 from tests.service.uploads.sources import SHORT, TRITON, WRONG
 from tests.service.uploads.test_verified_uploads import CUDA, CUDA_LAUNCHES
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
+until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 BODY = {"op": "permute", "cases": [CASE], "baseline": "torch"}
 BROKEN = "def permute(x, dims:\n"
 EXITS = "import os\nos._exit(0)\n"
 HANGS = "import time\n\ntime.sleep(600)\n"
 CRASHES = "import os\n\ndef permute(x, dims):\n    os._exit(3)\n"
-SLOW = "import time\n\ndef permute(x, dims):\n    time.sleep(0.002)\n    return x.permute(dims).contiguous()\n"
+# Its jobs last until a test lets them end, by a file.
+SLOW = """
+import os
+import time
+
+def permute(x, dims):
+    time.sleep(0.0 if os.path.exists({file!r}) else 0.1)
+    return x.permute(dims).contiguous()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +52,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def http(lab: Lab) -> Iterator[httpx.Client]:
     with lab.http("ann") as http:
         yield http
+
+
+def slow(file: Path, numbers: range) -> list[dict[str, Any]]:
+    return [{"source": numbered(SLOW.format(file=str(file)), n)} for n in numbers]
 
 
 def numbered(source: str, number: object) -> str:
@@ -144,15 +159,21 @@ def test_a_batch_of_more_bytes_than_allowed_is_too_large(http: httpx.Client) -> 
     problem_of(answer, 413, "too-large", "body")
 
 
-def test_the_job_of_another_user_does_not_wait_for_a_batch(lab: Lab, http: httpx.Client) -> None:
-    sources = [{"source": numbered(SLOW, n)} for n in range(15)]
-    body = {**BODY, "sources": sources}
+def test_the_job_of_another_user_does_not_wait_for_a_batch(
+    lab: Lab, http: httpx.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    body = {**BODY, "sources": slow(file, range(15))}
+
+    def states() -> set[str]:
+        return {job["state"] for job in jobs_of(http)}
 
     with http.stream("POST", f"{PATH}/batch", json=body, timeout=150), lab.http("cat") as cat:
-        until(lambda: sum(job["state"] == "queued" for job in jobs_of(http)) >= 1)
+        until(lambda: {"queued", "running"} <= states())
         job = submit(cat, implementations=["torch"])
         place = show(cat, job)["position"]
         waiting = [one for one in jobs_of(http) if one["state"] == "queued"]
+        file.touch()
         job = reached(cat, job, lambda one: one["started_at"], 200)
         later = [show(http, one) for one in waiting]
 
@@ -161,9 +182,12 @@ def test_the_job_of_another_user_does_not_wait_for_a_batch(lab: Lab, http: httpx
     assert all(one["started_at"] is None or one["started_at"] > job["started_at"] for one in later)
 
 
-def test_a_client_that_leaves_cancels_what_has_not_begun(http: httpx.Client) -> None:
+def test_a_client_that_leaves_cancels_what_has_not_begun(
+    http: httpx.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
     before = {job["id"] for job in jobs_of(http)}
-    body = {**BODY, "sources": [{"source": numbered(SLOW, n)} for n in range(100, 115)]}
+    body = {**BODY, "sources": slow(file, range(100, 115))}
 
     with http.stream("POST", f"{PATH}/batch", json=body, timeout=150):
         until(lambda: len({job["id"] for job in jobs_of(http)} - before) >= 3)
@@ -172,6 +196,7 @@ def test_a_client_that_leaves_cancels_what_has_not_begun(http: httpx.Client) -> 
         return [job["state"] for job in jobs_of(http) if job["id"] not in before]
 
     until(lambda: "cancelled" in states() and "queued" not in states())
+    file.touch()
     assert len(states()) == 3
     assert states().count("cancelled") >= 2
 
@@ -190,10 +215,12 @@ def test_a_batch_that_continues_is_measured_without_its_client(http: httpx.Clien
     until(lambda: states() == 2 * ["succeeded"], timeout_s=150)
 
 
-def test_only_so_many_batches_of_a_user_run_at_a_time(http: httpx.Client) -> None:
-    body = {**BODY, "sources": [{"source": numbered(SLOW, n)} for n in range(300, 302)]}
+def test_only_so_many_batches_of_a_user_run_at_a_time(http: httpx.Client, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    body = {**BODY, "sources": slow(file, range(300, 302))}
     with (
         http.stream("POST", f"{PATH}/batch", json=body, timeout=150),
         http.stream("POST", f"{PATH}/batch", json=body, timeout=150),
     ):
         problem_of(http.post(f"{PATH}/batch", json=body), 429, "busy", None)
+        file.touch()

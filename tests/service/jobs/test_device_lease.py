@@ -19,8 +19,20 @@ import pytest
 
 from tests.forks import forked_workers
 from tests.servers import Server, running_server
-from tests.service.job_requests import CASE, JOB, client, ended, reached, results, show, submit
+from tests.service.job_requests import (
+    BRIEF,
+    CASE,
+    JOB,
+    client,
+    ended,
+    reached,
+    results,
+    show,
+    submit,
+)
+from tests.service.jobs.test_giving_way_live import slow
 from tests.service.requests import well
+from tests.service.uploads.requests import uploaded
 from warpcall.errors import Unavailable
 from warpcall.wire import TensorInfo
 from warpcall_bench.artefacts.service import Artefacts
@@ -52,8 +64,9 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _workers_are_forks() -> Iterator[None]:
-    with forked_workers():
+def _processes_are_forks_and_jobs_are_brief() -> Iterator[None]:
+    with forked_workers(), pytest.MonkeyPatch.context() as variables:
+        variables.setenv("PYTHONPATH", BRIEF["PYTHONPATH"])
         yield
 
 
@@ -442,17 +455,23 @@ def left_behind(tag: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running_server({"WARPCALL_ARENA_BYTES": "64MiB"}) as running:
+    with running_server({"WARPCALL_UPLOADS": "trusted", **BRIEF}) as running:
         yield running
 
 
-def test_calls_are_right_while_a_job_runs_and_a_killed_lane_harms_no_job(server: Server) -> None:
+def test_calls_are_right_while_a_job_runs_and_a_killed_lane_harms_no_job(
+    server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    cases = [{**CASE, "shape": [8, n]} for n in (9, 11, 13)]
     with client(server) as http, ThreadPoolExecutor(4) as pool:
-        job = submit(http, cases=[{**CASE, "shape": [8, n]} for n in (9, 11, 13)])
+        name = uploaded(http, slow(0, 0.1, file))["name"]  # runs until there is the file
+        job = submit(http, implementations=[name], cases=cases)
         reached(http, job, lambda found: found["state"] == "running")
         answers = list(pool.map(lambda _: checked(http), range(60)))
         running = show(http, job)["state"]
         lane_of(server).kill()
+        file.touch()
         done = ended(http, job)
         server.wait_ready()
         restarts = http.get("/readyz").json()["lanes"][0]["restarts"]

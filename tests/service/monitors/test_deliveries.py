@@ -9,6 +9,7 @@ import os
 import signal
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
+from tests import waiting
 from tests.client.certificate import certificate, tls  # noqa: F401  # fixtures
 from tests.nginx import free_port
 from tests.servers import Server, running_server
@@ -25,9 +27,9 @@ from tests.service.monitors.lab import JOB, add, add_runs, show
 from tests.service.monitors.receiver import Receiver
 from tests.service.monitors.series import quiet, times
 from tests.service.requests import log_of
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
+until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 STEP = times(quiet, 0, 12, 10, 1.05)
 
