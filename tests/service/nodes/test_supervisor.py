@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 
 from demo.server import COMMAND, Server
 from tests import forks
+from tests.app.oip.grpc_client import connected
 from tests.servers import running_server
 from tests.service.databases import environment
 from tests.service.job_requests import BRIEF, client, submit
@@ -57,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> Iterator[Server]:
-    with two_servers(folder) as server:
+    with two_servers(folder, WARPCALL_GRPC_PORT="0") as server:
         yield server
 
 
@@ -106,6 +108,16 @@ def refusal(*arguments: str, **settings: str) -> str:
     ended = run(*arguments, **settings)
     assert ended.returncode == 2, ended.stderr
     return ended.stderr
+
+
+def test_both_servers_serve_grpc_on_one_port(two: Server) -> None:
+    addresses = re.findall(r"grpc://([\d.]+:\d+)", two.log.read_text())
+    assert len(addresses) >= 2
+    assert {*addresses} == {two.grpc_address}
+
+    for _ in range(4):
+        with connected(int(two.grpc_address.rpartition(":")[2])) as client:
+            assert client.ask("ServerReady")
 
 
 def test_both_servers_answer_on_one_port_and_each_on_its_own(two: Server) -> None:
