@@ -224,7 +224,7 @@ def test_other_tasks_run_while_a_flood_of_frames_is_read() -> None:
         async def tick() -> None:
             while True:
                 begin = now()
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)  # a clock would tick less often on a busy machine
                 late.append(now() - begin)
 
         ticking = asyncio.create_task(tick())
@@ -237,9 +237,9 @@ def test_other_tasks_run_while_a_flood_of_frames_is_read() -> None:
 
     late = asyncio.run(play())
 
-    # In CPU time, which also counts collections of garbage: a single late tick is no fault.
+    # In CPU time, which also counts collections of garbage: a few late turns are no fault.
     assert len(late) > 500
-    assert sorted(late)[len(late) * 99 // 100] < 0.02
+    assert sum(one >= 0.02 for one in late) <= 5
 
 
 @pytest.mark.parametrize("us", [0.0, LEAST, 1.5, MOST_US])
