@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import grpc
@@ -31,13 +33,16 @@ from tests.app.oip.grpc_client import (
 from tests.oip.lending import Make, path_of
 from tests.service.databases import Database
 from tests.waiting import until
+from warpcall_service.extension import load_settings
 from warpcall_service.http.listen import ServerError
 from warpcall_service.oip.grpc import inference_pb2 as pb
 from warpcall_service.oip.grpc import raw_fields, server
 from warpcall_service.oip.grpc.messages import INFER_RESPONSE
 from warpcall_service.oip.grpc.methods import METHODS, SERVICE, STREAM
+from warpcall_service.oip.grpc.server import serving
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -409,6 +414,10 @@ class WaitingApp:
         self._thread.join(TIMEOUT_S)
         self.loop.close()
 
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine in the loop of the application."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
     def answer(self) -> None:
         self.loop.call_soon_threadsafe(self.may_answer.set)
 
@@ -475,21 +484,23 @@ def test_the_client_s_deadline_is_the_request_s(waiting: WaitingApp, given: str 
     assert seconds == (pytest.approx(TIMEOUT_S, abs=20) if given is None else 5)
 
 
-def test_a_request_may_end_while_the_server_stops(waiting: WaitingApp) -> None:
-    from warpcall_service.extension import load_settings
-    from warpcall_service.oip.grpc.server import serving
+@contextlib.contextmanager
+def stoppable(app: WaitingApp) -> Iterator[tuple[int, Callable[[], Future[None]]]]:
+    """The port of a server, and what begins to stop it, with more time for requests than tests wait."""
+    manager = serving(load_settings(devices="cpu", grpc_port=0), app, shared=False)
+    url, stop = app.start(manager.__aenter__()).result(TIMEOUT_S)
+    try:
+        yield int(url.rpartition(":")[2]), lambda: app.start(stop(10 * TIMEOUT_S))
+    finally:
+        app.start(manager.__aexit__(None, None, None)).result(TIMEOUT_S)
 
+
+def test_a_request_may_end_while_the_server_stops(waiting: WaitingApp) -> None:
     waiting.reads = False
-    manager = serving(load_settings(devices="cpu", grpc_port=0), waiting, shared=False)
-    url, stop = asyncio.run_coroutine_threadsafe(manager.__aenter__(), waiting.loop).result(
-        TIMEOUT_S
-    )
-    with connected(int(url.rpartition(":")[2])) as client:
+    with stoppable(waiting) as (port, stop), connected(port) as client:
         call = client.channel.unary_unary(f"/{SERVICE}/ModelInfer").future(b"1")
-        deadline = time.monotonic() + TIMEOUT_S
-        while not waiting.asked and time.monotonic() < deadline:
-            time.sleep(0.01)
-        stopping = asyncio.run_coroutine_threadsafe(stop(TIMEOUT_S), waiting.loop)
+        until(lambda: bool(waiting.asked))
+        stopping = stop()
         waiting.answer()
 
         with pytest.raises(grpc.RpcError) as raised:
@@ -497,29 +508,41 @@ def test_a_request_may_end_while_the_server_stops(waiting: WaitingApp) -> None:
 
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
         stopping.result(TIMEOUT_S)
-    asyncio.run_coroutine_threadsafe(manager.__aexit__(None, None, None), waiting.loop).result()
+
+
+def test_a_stream_that_waits_for_its_client_ends_when_the_server_stops(waiting: WaitingApp) -> None:
+    more = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield call_of(X)
+        more.wait(TIMEOUT_S)
+
+    waiting.answer()
+    with stoppable(waiting) as (port, stop), connected(port) as client:
+        answers = client.channel.stream_stream(f"/{SERVICE}/{STREAM}")(messages())
+        next(answers)
+        stop().result(TIMEOUT_S)
+
+        with pytest.raises(grpc.RpcError) as raised:
+            next(answers)
+        more.set()
+
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert raised.value.details() == "the server is stopping"
 
 
 def test_a_port_in_use_stops_the_start(waiting: WaitingApp) -> None:
     with grpc_port(waiting, waiting.loop) as port:
-
-        async def again() -> None:
-            from warpcall_service.extension import load_settings
-            from warpcall_service.oip.grpc.server import serving
-
-            settings = load_settings(devices="cpu", grpc_port=port)
-            async with serving(settings, waiting, shared=False):
-                raise AssertionError("it serves on the port of another one")
+        settings = load_settings(devices="cpu", grpc_port=port)
+        manager = serving(settings, waiting, shared=False)
 
         with pytest.raises(ServerError, match=f"WARPCALL_GRPC_PORT: cannot listen on .*:{port}"):
-            asyncio.run_coroutine_threadsafe(again(), waiting.loop).result(TIMEOUT_S)
+            waiting.start(manager.__aenter__()).result(TIMEOUT_S)
 
 
 def test_without_the_package_the_start_names_the_extra(
     waiting: WaitingApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "grpc", None)
     monkeypatch.setitem(sys.modules, "grpc.aio", None)
 

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 MAX_TENSOR_BYTES = 64 << 20
 MAX_METADATA_BYTES = 16 << 10
 PING_S = 60  # after which a client that sends nothing is asked whether it is still there
-IDLE_S = (
-    3600  # after which a connection without requests is closed; clients connect again by themselves
-)
+IDLE_S = 3600  # after which a connection without requests is closed; clients make a new one
 # Headers of HTTP that a request may have as metadata.
 _METADATA = frozenset(
     {
@@ -124,8 +122,9 @@ async def serving(
             ("grpc.so_reuseport", int(shared)),
         ]
     )
-    handlers = _Service(settings, app, most).handlers()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    service = _Service(settings, app, most)
+    handlers = grpc.method_handlers_generic_handler(SERVICE, service.handlers())
+    server.add_generic_rpc_handlers((handlers,))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"{host}:{settings.grpc_port}"
     try:
@@ -140,6 +139,7 @@ async def serving(
     await server.start()
 
     async def stop(drain_s: float) -> None:
+        service.end_idle_streams()
         await server.stop(drain_s)
 
     try:
@@ -157,6 +157,10 @@ class _Service:
         self._server = (settings.host, settings.grpc_port)
         # The longest that a message may take, by the rule for bodies of HTTP.
         self._patience_s = settings.body_timeout_s + most / int(settings.min_rate_bytes_per_s)
+        self._idle: set[asyncio.Future[bytes | None]] = (
+            set()
+        )  # of each stream that waits for its client
+        self._is_stopping = False
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """What gRPC calls. Each method is declared as one with streams. Of another one gRPC would read the
@@ -170,6 +174,12 @@ class _Service:
         return {
             name: grpc.stream_stream_rpc_method_handler(handle) for name, handle in handlers.items()
         }
+
+    def end_idle_streams(self) -> None:
+        """End the streams that wait for their clients, and others when they would wait."""
+        self._is_stopping = True
+        for one in self._idle:
+            one.cancel()
 
     def _unary(self, method: Method) -> Handler:
         async def handle(messages: AsyncIterator[bytes], context: Context) -> None:
@@ -200,10 +210,27 @@ class _Service:
                     await context.abort(code, detail)
                 error = pb.ModelStreamInferResponse(error_message=detail)
                 await context.write(error.SerializeToString())
-            try:
-                message = await anext(messages)
-            except StopAsyncIteration:
+            message = await self._following(messages, context)
+            if message is None:
                 return
+
+    async def _following(self, messages: AsyncIterator[bytes], context: Context) -> bytes | None:
+        """The next message of a stream; None if it has ended."""
+        import grpc
+
+        waiting = asyncio.ensure_future(anext(messages, None))
+        self._idle.add(waiting)
+        try:
+            if not self._is_stopping:
+                return await waiting
+        except asyncio.CancelledError:
+            if not self._is_stopping:
+                raise
+        finally:
+            waiting.cancel()
+            self._idle.discard(waiting)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+        return None
 
     async def _answer(self, answered: _Answered, context: Context) -> None:
         """Let the application answer a request. If the client leaves meanwhile, so does the request."""
