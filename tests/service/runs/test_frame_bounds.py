@@ -237,7 +237,7 @@ def test_other_tasks_run_while_a_flood_of_frames_is_read() -> None:
 
     late = asyncio.run(play())
 
-    # In CPU time, which also counts collections of garbage: a few late turns are no fault.
+    # In CPU time, which also counts collections of garbage: a few late ones are no fault.
     assert len(late) > 500
     assert sum(one >= 0.02 for one in late) <= 5
 
