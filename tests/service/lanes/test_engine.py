@@ -182,8 +182,12 @@ def test_a_start_without_descriptors_is_tried_again_and_leaves_none_open() -> No
     assert (failed[0], failed[-1]) == (True, False), "from some number on it can be started"
 
 
-def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_dropped() -> None:
+def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_answered_and_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The process has as many calls as it may have and answers none, so one more stays queued."""
+    # More would be sent ahead of calls that are short, which depends on the machine.
+    monkeypatch.setattr("warpcall_service.lanes.lane_call.SHORT_CALL_S", 0.0)
 
     async def queued(
         engine: LocalEngine, plan: Plan, timeout_s: float
