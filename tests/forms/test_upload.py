@@ -29,6 +29,7 @@ def stored(lab: FormsLab, name: str) -> dict[str, Any]:
     return one
 
 
+@pytest.mark.slow
 def test_a_text_is_stored_and_then_timed(lab: FormsLab) -> None:
     name = new_word()
 

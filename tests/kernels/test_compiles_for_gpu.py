@@ -76,6 +76,7 @@ def kernels(op: str, reports: dict[int, dict[str, Any]]) -> list[dict[str, Any]]
     return [kernel for kernel in reports[H200]["kernels"] if kernel["op"] == op]
 
 
+@pytest.mark.slow
 @every_op
 def test_every_case_compiles(
     op: str, reports: dict[int, dict[str, Any]], kernels: list[dict[str, Any]]

@@ -119,6 +119,7 @@ def test_the_traffic_of_each_case_is_at_least_the_outputs_and_checked_parameters
         assert op.check_params(params) == params, case.name
 
 
+@pytest.mark.slow
 @some_cases
 def test_torch_accepts_the_custom_op(op: Op, case: Case, device: str) -> None:
     inputs = case.tensors(device)

@@ -49,6 +49,7 @@ def on_postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             yield Lab(server=server, **jobs)
 
 
+@pytest.mark.slow
 def test_every_page_is_made(on_postgresql: Lab) -> None:
     with httpx.Client(base_url=on_postgresql.server.url, headers=HTML, timeout=30) as http:
         failed = [path for path in on_postgresql.paths if http.get(path).status_code != 200]

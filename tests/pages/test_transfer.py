@@ -23,6 +23,7 @@ from warpcall_bench.pages.sizes import MOST_DOTS, Line
 from warpcall_service.store.database import Store
 
 
+@pytest.mark.slow
 def test_a_first_visit_transfers_less_than_60_kb(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:

@@ -23,6 +23,7 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_guest_sees_the_rounds_drawn(shared_lab: SharedLab, browser: Browser) -> None:
     _, path = shared_lab.share("done")
 

@@ -63,6 +63,7 @@ def links_of(page: httpx.Response) -> Links:
     return found
 
 
+@pytest.mark.slow
 def test_every_page_forbids_inline_code_and_has_none(pages_lab: Lab, get: Get) -> None:
     for path in pages_lab.paths:
         page = get(path)
@@ -75,6 +76,7 @@ def test_every_page_forbids_inline_code_and_has_none(pages_lab: Lab, get: Get) -
         assert page.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.slow
 def test_every_link_leads_to_a_page_of_this_server(pages_lab: Lab, get: Get) -> None:
     seen: set[str] = set()
     waiting = deque(pages_lab.paths)  # all of these, and then pages that they lead to

@@ -80,6 +80,7 @@ def echo(visit: Visit) -> None:
     visit.answer(200, safetensors.numpy.save({"out": arrays["x"]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 def test_a_large_transfer_shows_both_ways_and_leaves_nothing(awaited: bool) -> None:
     with ScriptedServer(echo) as server:

@@ -90,6 +90,7 @@ def test_what_slows_a_whole_run_down_divides_out() -> None:
     assert slower.verdict == "slower"
 
 
+@pytest.mark.slow
 @every_noise
 def test_of_two_runs_a_true_5_percent_is_found_and_nothing_else(noise: Noise) -> None:
     """Runs differ by 0.5 %. Nine tenths of a disturbance hit the copy in the same round, too."""

@@ -331,6 +331,7 @@ def test_a_call_without_a_bias_is_planned_as_before() -> None:
     assert plan["slope_strides"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.thinned
 @pytest.mark.parametrize("columns", [1, 6, 33, 300, 40_000])
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def notes(folder: Path) -> dict[int, set[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_cases_are_prepared_by_other_processes(recording: Recording, tmp_path: Path) -> None:
     recording.load(SOURCE.format(notes=str(tmp_path), endless=0), "f")
     sizes = [*range(100, 140)]

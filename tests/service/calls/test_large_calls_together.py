@@ -42,6 +42,7 @@ def begun(counts: Path, server: Server) -> Iterator[list[int]]:
     yield from expected_calls(counts)
 
 
+@pytest.mark.slow
 def test_beside_others_a_thread_writes_responses(
     server: Server, begun: list[int], counts: Path
 ) -> None:

@@ -30,6 +30,7 @@ REQUESTS = [
 PIECES = [b"\r\n", b"\0", b"\xff", b"9" * 20, b"chunked", b"%ff", b":", b" ", b"[", b"-1"]
 
 
+@pytest.mark.slow
 @given(
     request=st.sampled_from(REQUESTS),
     changes=st.lists(

@@ -79,6 +79,7 @@ def median_us(http: httpx.Client, job: Job) -> float:
     return float(row["median_us"])
 
 
+@pytest.mark.slow
 def test_an_edited_module_is_measured_anew_and_its_history_says_so(
     lab: Lab, http: httpx.Client
 ) -> None:

@@ -222,6 +222,7 @@ def test_times_on_another_model_are_another_history(store: Store) -> None:
     assert models == {"a device": 10, "a faster device": 3}
 
 
+@pytest.mark.slow
 def test_only_the_latest_200_runs_are_read(store: Store) -> None:
     monitor = add(store)
     add_runs(store, monitor, [50.0] + [100.0] * 200)

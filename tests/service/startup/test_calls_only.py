@@ -24,6 +24,7 @@ for calls_only in (False, True):
 """
 
 
+@pytest.mark.slow
 def test_calls_are_served_where_the_platform_cannot_be_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_PLATFORM],

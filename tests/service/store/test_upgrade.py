@@ -66,6 +66,7 @@ def insert_rows(store: Store, tables: Sequence[sa.Table]) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", NAMES)
 def test_an_older_server_goes_on_with_the_new_schema(before: str, database: Database) -> None:
     store = at_revision(database, before)
