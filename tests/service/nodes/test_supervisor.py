@@ -111,9 +111,11 @@ def refusal(*arguments: str, **settings: str) -> str:
 
 
 def test_both_servers_serve_grpc_on_one_port(two: Server) -> None:
-    addresses = re.findall(r"grpc://([\d.]+:\d+)", two.log.read_text())
-    assert len(addresses) >= 2
-    assert {*addresses} == {two.grpc_address}
+    def addresses() -> list[str]:
+        return re.findall(r"grpc://([\d.]+:\d+)", two.log.read_text())
+
+    until(lambda: len(addresses()) >= 2, timeout_s=WAIT_S)
+    assert {*addresses()} == {two.grpc_address}
 
     for _ in range(4):
         with connected(int(two.grpc_address.rpartition(":")[2])) as client:
