@@ -157,9 +157,8 @@ class _Service:
         self._server = (settings.host, settings.grpc_port)
         # The longest that a message may take, by the rule for bodies of HTTP.
         self._patience_s = settings.body_timeout_s + most / int(settings.min_rate_bytes_per_s)
-        self._idle: set[asyncio.Future[bytes | None]] = (
-            set()
-        )  # of each stream that waits for its client
+        # Of each stream that waits for its client, the wait.
+        self._idle: set[asyncio.Future[bytes | None]] = set()
         self._is_stopping = False
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -183,7 +182,10 @@ class _Service:
 
     def _unary(self, method: Method) -> Handler:
         async def handle(messages: AsyncIterator[bytes], context: Context) -> None:
-            answered = _Answered(method, messages, None, self._patience_s, context.write)
+            async def write(answer: Sequence[Bytes]) -> None:
+                await context.write(b"".join(answer))
+
+            answered = _Answered(method, messages, None, self._patience_s, write)
             await self._answer(answered, context)
             context.set_trailing_metadata(answered.trailers())
             if answered.status not in method.statuses:
@@ -197,8 +199,8 @@ class _Service:
         from warpcall_service.oip.grpc.messages import stream_response
         from warpcall_service.oip.grpc.methods import METHODS
 
-        async def write(answer: bytes) -> None:
-            await context.write(b"".join(stream_response([answer])))
+        async def write(answer: Sequence[Bytes]) -> None:
+            await context.write(b"".join(stream_response(answer)))
 
         method, message = METHODS["ModelInfer"], None
         while True:
@@ -302,7 +304,7 @@ class _Answered:
         messages: of the client, of which the next one is read.
         message: that was read already.
         patience_s: the longest that a client may take for its message, and to take the answer.
-        write: sends the answer, and returns when the client has nearly all of it.
+        write: sends the pieces of the answer, and returns when the client has nearly all of it.
 
     Attributes:
         connection: of the request.
@@ -316,7 +318,7 @@ class _Answered:
         messages: AsyncIterator[bytes],
         message: bytes | None,
         patience_s: float,
-        write: Callable[[bytes], Awaitable[None]],
+        write: Callable[[Sequence[Bytes]], Awaitable[None]],
     ) -> None:
         self.method = method
         self._messages = messages
@@ -390,7 +392,7 @@ class _Answered:
         self._filled += len(data)
         if message.get("more_body", False) or self.status not in self.method.statuses:
             return
-        answer = b"".join(self.method.answer(self.headers, self.body))
+        answer = self.method.answer(self.headers, self.body)
         self.body = bytearray()
         if self._watchdog is not None:
             self._watchdog.pause()  # it would count no progress
