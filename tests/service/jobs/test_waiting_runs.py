@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,19 +19,35 @@ from tests.service.uploads.requests import Lab, running_lab, uploaded
 from tests.waiting import lives, until
 
 pytestmark = pytest.mark.slow
-UPLOADS = "sandboxed" if shutil.which("bwrap") else "trusted"
+UPLOADS = "sandboxed" if shutil.which("bwrap") else "trusted"  # others are forks, without a sandbox
+NUMBERS = itertools.count()  # of sources that differ
 SOURCE = "def permute(x, dims):\n    return x.permute(dims).contiguous()\n"
 
 
 @contextmanager
-def waiting_lab(folder: Path, wait_s: str = "600") -> Iterator[Lab]:
+def waiting_lab(folder: Path, uploads: str = "trusted", wait_s: str = "600") -> Iterator[Lab]:
     """A server whose processes wait, and which has measured one upload."""
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
-    settings = {"WARPCALL_UPLOADS": UPLOADS, "WARPCALL_WAITING_PROCESS_S": wait_s}
+    settings = {"WARPCALL_UPLOADS": uploads, "WARPCALL_WAITING_PROCESS_S": wait_s}
     with running_lab(database, "ann", **settings) as lab, lab.http("ann") as ann:
-        until(lambda: ann.get("/readyz").json()["uploads"] == UPLOADS)
-        assert measured(ann, 0)["state"] == "succeeded"
+        until(lambda: ann.get("/readyz").json()["uploads"] == uploads)
+        assert measured(ann)["state"] == "succeeded"
         yield lab
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with waiting_lab(tmp_path_factory.mktemp("data")) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(shared: Lab) -> Lab:
+    """The server after a job with an upload, so that processes for uploads wait."""
+    with shared.http("ann") as ann:
+        assert measured(ann)["state"] == "succeeded"
+    until(lambda: of_jobs(shared), "none wait for the next job")
+    return shared
 
 
 # It prints when its process was started, in seconds since the machine was.
@@ -44,9 +61,9 @@ def permute(x, dims):
 """
 
 
-def measured(http: httpx.Client, number: int) -> Job:
+def measured(http: httpx.Client) -> Job:
     """A job with a new upload, once it has ended."""
-    upload = uploaded(http, f"# {number}\n{SOURCE}")
+    upload = uploaded(http, f"# {next(NUMBERS)}\n{SOURCE}")
     job = ended(http, submit(http, implementations=["torch", upload["name"]]))
     if job["state"] == "succeeded":
         assert [one["status"] for one in results(http, job)["measurements"]] == ["ok", "ok"]
@@ -60,7 +77,7 @@ def of_jobs(lab: Lab) -> list[psutil.Process]:
 
 
 def test_the_next_job_uses_the_processes_that_wait_and_others_wait_after_it(tmp_path: Path) -> None:
-    with waiting_lab(tmp_path) as lab, lab.http("ann") as ann:
+    with waiting_lab(tmp_path, UPLOADS) as lab, lab.http("ann") as ann:
         until(lambda: of_jobs(lab), "none wait for the next job")
         before = of_jobs(lab)
         upload = uploaded(ann, TELLS)
@@ -81,33 +98,29 @@ def test_the_next_job_uses_the_processes_that_wait_and_others_wait_after_it(tmp_
 
 
 @pytest.mark.parametrize("victim", ["runs.reaper", "programs.job_main"])
-def test_a_job_is_measured_although_what_waited_for_it_was_killed(
-    victim: str, tmp_path: Path
-) -> None:
-    with waiting_lab(tmp_path) as lab, lab.http("ann") as ann:
-        until(lambda: of_jobs(lab), "none wait for the next job")
-        seen = of_jobs(lab)
-        killed = next(
-            one
-            for one in seen
-            if victim in " ".join(one.cmdline()[:4]) and "job_main" in " ".join(one.cmdline())
-        )
-        killed.kill()
-        until(lambda: not lives(killed))
+def test_a_job_is_measured_although_what_waited_for_it_was_killed(victim: str, lab: Lab) -> None:
+    seen = of_jobs(lab)
+    killed = next(
+        one
+        for one in seen
+        if victim in " ".join(one.cmdline()[:4]) and "job_main" in " ".join(one.cmdline())
+    )
+    killed.kill()
+    until(lambda: not lives(killed))
 
-        assert measured(ann, 1)["state"] == "succeeded"
-        until(lambda: not any(map(lives, seen)), "a process is left")
+    with lab.http("ann") as ann:
+        assert measured(ann)["state"] == "succeeded"
+    until(lambda: not any(map(lives, seen)), "a process is left")
 
 
-def test_a_job_of_another_kind_gets_processes_of_its_own(tmp_path: Path) -> None:
-    with waiting_lab(tmp_path) as lab, lab.http("ann") as ann:
-        until(lambda: of_jobs(lab), "none wait for the next job")
-        before = of_jobs(lab)
+def test_a_job_of_another_kind_gets_processes_of_its_own(lab: Lab) -> None:
+    before = of_jobs(lab)
 
+    with lab.http("ann") as ann:
         job = ended(ann, submit(ann, implementations=["torch", "warpcall"]))
 
-        assert job["state"] == "succeeded"
-        until(lambda: not any(map(lives, before)), "those for uploads still wait")
+    assert job["state"] == "succeeded"
+    until(lambda: not any(map(lives, before)), "those for uploads still wait")
 
 
 def test_processes_that_nothing_uses_are_ended(tmp_path: Path) -> None:

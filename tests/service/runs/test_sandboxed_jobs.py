@@ -1,20 +1,22 @@
-"""Jobs with uploaded code that misbehaves in the sandbox: how each ends, and that nothing is left."""
+"""Jobs with uploaded code that misbehaves: how each ends, and that nothing is left.
+
+They run in the sandbox where it makes a difference. The others run the same processes without it, since what
+is started in a sandbox imports torch.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.service.job_requests import BRIEF
-from tests.service.runs.sandboxes import bubblewraps, needs_bubblewrap, settings
-from tests.waiting import until
+from tests.service.runs.sandboxes import Uploads, needs_bubblewrap
+from tests.service.runs.upload_runs import SPEC, rows, run
 from warpcall_bench.runs.events import (
     CaseMeasured,
     EnvironmentKnown,
@@ -22,15 +24,10 @@ from warpcall_bench.runs.events import (
     ProfileMade,
     RunEvent,
 )
-from warpcall_bench.runs.messages import ProfileTask, Task
-from warpcall_bench.runs.runner import Outcome, Run
-from warpcall_service.lanes.device_lease import DeviceLease
-from warpcall_service.lanes.messages import Hello
+from warpcall_bench.runs.messages import ProfileTask
 
 pytestmark = [needs_bubblewrap, pytest.mark.slow, pytest.mark.usefixtures("forked_programs")]
 
-LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
-SPEC = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 GOOD = """
 def permute(x, dims):
     return x.permute(dims).contiguous()
@@ -59,57 +56,6 @@ time.sleep(600)
 @pytest.fixture(autouse=True)
 def _jobs_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", BRIEF["PYTHONPATH"])
-
-
-def run(
-    folder: Path,
-    source: str | Mapping[str, str],
-    *,
-    profile: ProfileTask | None = None,
-    cases: Sequence[Any] = ((0, SPEC),),
-    memory_bytes: int = 1 << 30,
-    **changes: Any,
-) -> tuple[Outcome, Sequence[RunEvent]]:
-    """Run a job of a plain implementation and uploaded ones.
-
-    Args:
-        source: of `ann/mine`, or of several by their names.
-        profile: to make, as of a job that has measured all its cases.
-        cases: position and spec of each; there are none with a profile.
-    """
-    given = settings(folder / "data", job_memory_bytes=memory_bytes, **changes)
-    sources = {"ann/mine": source} if isinstance(source, str) else source
-    task: Task = {
-        "device": "cpu",
-        "modules": {},
-        "uploads": [
-            {"name": name, "op": "permute", "function": "permute", "source": text}
-            for name, text in sources.items()
-        ],
-        "problem": None,
-        "sandboxed": True,
-        "op": "permute",
-        "implementations": ["torch", *sources],
-        "precision": "quick",
-        "seed": 1,
-        "cases": [] if profile else [*cases],
-        "memory_bytes": memory_bytes,
-        "threads": 1,
-        "profile": profile,
-    }
-    events: list[RunEvent] = []
-    lease = DeviceLease(lambda: False, lambda: False, lambda: None)
-
-    async def play() -> Outcome:
-        return await Run(task, f"test/{os.getpid()}", LANE, lease, given, events.append).run()
-
-    others = bubblewraps()  # of servers that other tests still use
-    outcome = asyncio.run(play())
-
-    assert lease.since is None, "the lane has its device again"
-    assert outcome.left == ()
-    until(lambda: all(process in others for process in bubblewraps()), "one is left")
-    return outcome, events
 
 
 def test_a_good_implementation_is_measured_and_what_it_left_behind_has_ended(
@@ -189,19 +135,21 @@ HANGING = {
 
 
 @pytest.mark.parametrize(
-    ("uploads", "compile_s"),
-    [(ENDED, 60.0), (HANGING, 8.0), ({"memory": (FORKS, "oom", "took too much memory")}, 60.0)],
+    ("sources", "uploads", "compile_s"),
+    [
+        (ENDED, "trusted", 60.0),
+        (HANGING, "trusted", 8.0),
+        ({"memory": (FORKS, "oom", "took too much memory")}, "sandboxed", 60.0),
+    ],
     ids=["ended", "hanging", "memory"],
 )
 def test_uploads_that_misbehave_have_their_rows_and_the_job_goes_on(
-    uploads: Mapping[str, tuple[str, str, str]], compile_s: float, tmp_path: Path
+    sources: Mapping[str, tuple[str, str, str]], uploads: Uploads, compile_s: float, tmp_path: Path
 ) -> None:
-    sources = {f"ann/{name}": source for name, (source, _, _) in uploads.items()}
-    memory_bytes = 1 << 30 if "memory" in uploads else 4 << 30
-
     outcome, events = run(
-        *(tmp_path, sources),
-        memory_bytes=memory_bytes,
+        *(tmp_path, {f"ann/{name}": source for name, (source, _, _) in sources.items()}),
+        uploads=uploads,
+        memory_bytes=1 << 30 if "memory" in sources else 4 << 30,
         upload_compile_s=compile_s,
         upload_call_s=2.0,
     )
@@ -209,15 +157,8 @@ def test_uploads_that_misbehave_have_their_rows_and_the_job_goes_on(
     torch, *others = rows(events)
     assert (outcome.exit_class, outcome.detail) == ("ok", "")
     assert (torch["status"], torch["error"]) == ("ok", None)
-    for row, (_, status, error) in zip(others, uploads.values(), strict=True):
+    for row, (_, status, error) in zip(others, sources.values(), strict=True):
         assert (row["status"], error in row["error"]) == (status, True), row
-
-
-def rows(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
-    """The results of the implementations in the only case."""
-    (case,) = (event.result for event in events if isinstance(event, CaseMeasured))
-    found: list[dict[str, Any]] = case["implementations"]
-    return found
 
 
 def test_no_upload_can_send_in_the_name_of_its_job(tmp_path: Path) -> None:
@@ -228,7 +169,7 @@ def test_no_upload_can_send_in_the_name_of_its_job(tmp_path: Path) -> None:
     )
     sources = {f"ann/{number}": f"{CONNECTION}{code}\n{GOOD}" for number, code in enumerate(codes)}
 
-    outcome, events = run(tmp_path, sources, memory_bytes=4 << 30)
+    outcome, events = run(tmp_path, sources, uploads="trusted", memory_bytes=4 << 30)
 
     torch, *mine = rows(events)
     (known,) = (event for event in events if isinstance(event, EnvironmentKnown))
@@ -309,7 +250,9 @@ def permute(x, dims):
         for name, (statement, _, _) in FAILING.items()
     }
 
-    _, events = run(tmp_path, sources, memory_bytes=4 << 30, upload_compile_s=8.0)
+    _, events = run(
+        tmp_path, sources, uploads="trusted", memory_bytes=4 << 30, upload_compile_s=8.0
+    )
 
     texts = {event.implementation: event.text for event in events if isinstance(event, Printed)}
     assert {*texts} == {*sources}
@@ -329,7 +272,7 @@ def test_a_crash_in_a_later_call_adds_what_was_printed_last(tmp_path: Path) -> N
         "    if len(calls) == 9: os._exit(3)\n    return",
     )
 
-    _, events = run(tmp_path, f"import os\ncalls = []\n{code}")
+    _, events = run(tmp_path, f"import os\ncalls = []\n{code}", uploads="trusted")
 
     (text,) = printed(events).values()
     assert text.startswith("call 1\n\n(printed by later calls)\ncall 2\n")
@@ -339,7 +282,9 @@ def test_a_crash_in_a_later_call_adds_what_was_printed_last(tmp_path: Path) -> N
 def test_a_run_says_how_long_it_had_the_device_and_compiled(tmp_path: Path) -> None:
     slow = GOOD.replace("return", "time.sleep(0 if calls else 0.7); calls.append(1)\n    return")
 
-    outcome, _ = run(tmp_path, f"import time\ntime.sleep(0.8)\ncalls = []\n{slow}")
+    outcome, _ = run(
+        tmp_path, f"import time\ntime.sleep(0.8)\ncalls = []\n{slow}", uploads="trusted"
+    )
 
     # 0.8 s of the import, and 0.7 s of the first call without the time of the second one
     assert 1.4 < outcome.compile_s < outcome.took_s
@@ -350,7 +295,7 @@ def test_a_run_says_how_long_it_had_the_device_and_compiled(tmp_path: Path) -> N
 def test_an_upload_that_floods_its_timed_calls_is_measured(tmp_path: Path) -> None:
     code = GOOD.replace("return", "print('y' * 300_000)\n    return")
 
-    outcome, events = run(tmp_path, code)
+    outcome, events = run(tmp_path, code, uploads="trusted")
 
     assert (outcome.exit_class, rows(events)[1]["status"]) == ("ok", "ok")
     (text,) = printed(events).values()
@@ -375,6 +320,27 @@ IN_PROFILES = {
 }
 
 
+def profile_of(implementations: Sequence[str]) -> ProfileTask:
+    return {
+        "profiler": "torch",
+        "cases": [(0, SPEC, [*implementations])],
+        "most_bytes": 1 << 20,
+        "program": "",
+        "limit_s": 40.0,
+        "call_s": 2.0,
+    }
+
+
+def test_an_upload_is_profiled_in_the_sandbox(tmp_path: Path) -> None:
+    outcome, events = run(tmp_path, GOOD, profile=profile_of(["ann/mine", "torch"]))
+
+    made = {event.implementation: event for event in events if isinstance(event, ProfileMade)}
+    assert (outcome.exit_class, outcome.detail) == ("ok", "")
+    assert [*made] == ["ann/mine", "torch"]
+    assert [one.error for one in made.values()] == ["", ""]
+    assert b"traceEvents" in made["ann/mine"].content
+
+
 def test_code_that_misbehaves_in_its_profile_fails_that_profile_only(tmp_path: Path) -> None:
     recorded = "if torch.autograd._profiler_enabled():"
     sources = {
@@ -382,16 +348,9 @@ def test_code_that_misbehaves_in_its_profile_fails_that_profile_only(tmp_path: P
         + GOOD.replace("return", f"{recorded} {statement}\n    return")
         for name, (statement, _) in IN_PROFILES.items()
     }
-    wanted: ProfileTask = {
-        "profiler": "torch",
-        "cases": [(0, SPEC, [*sources, "torch"])],
-        "most_bytes": 1 << 20,
-        "program": "",
-        "limit_s": 40.0,
-        "call_s": 2.0,
-    }
-
-    outcome, events = run(tmp_path, sources, profile=wanted)
+    outcome, events = run(
+        tmp_path, sources, uploads="trusted", profile=profile_of([*sources, "torch"])
+    )
 
     made = {event.implementation: event for event in events if isinstance(event, ProfileMade)}
     torch = made.pop("torch")

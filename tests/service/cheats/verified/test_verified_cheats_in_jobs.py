@@ -1,8 +1,10 @@
-"""Verified cheats in jobs of a real server without a GPU: others have their rows, and none has a time."""
+"""Verified cheats in jobs without a GPU: others have their rows, and none has a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +14,8 @@ from tests.servers import running_server
 from tests.service.cheats.verified import jobs
 from tests.service.cheats.verified.sources import cheats, honest
 from tests.service.job_requests import client
-from tests.service.runs.sandboxes import needs_bubblewrap
+from tests.service.runs.sandboxes import Uploads, needs_bubblewrap
+from tests.service.runs.upload_runs import rows, run
 from tests.service.uploads.requests import SETTINGS
 from tests.waiting import until
 
@@ -26,8 +29,6 @@ def http() -> Iterator[httpx.Client]:
     settings = {
         "WARPCALL_UPLOADS": "sandboxed",
         "WARPCALL_UPLOAD_COMPILE_S": "30",
-        "WARPCALL_JOB_MEMORY_BYTES": "3GiB",
-        "WARPCALL_SANDBOX_PROCESSES": "256",
     }
     with running_server({**SETTINGS, **settings}) as server, client(server) as http:
         until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
@@ -47,17 +48,35 @@ def test_what_only_a_gpu_refuses_is_unchecked(http: httpx.Client) -> None:
         assert "share_of_limit" in row[name]
 
 
-def test_what_breaks_its_recorder_breaks_no_other(http: httpx.Client) -> None:
-    harmful = ["exits", "forks", "eats-memory", "many-processes", "hangs"]
-    names = {name: jobs.add(http, name, CHEATS[name]) for name in harmful}
-    right = jobs.add(http, "honest", honest())
+# The processes of cheats that only the sandbox bounds are started in it.
+BREAKING: dict[Uploads, list[str]] = {
+    "trusted": ["exits", "forks", "hangs"],
+    "sandboxed": ["eats-memory", "many-processes"],
+}
+
+
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize("uploads", BREAKING)
+def test_what_breaks_its_recorder_breaks_no_other(uploads: Uploads, tmp_path: Path) -> None:
+    broken = [CHEATS[name] for name in BREAKING[uploads]]
+    sources: list[Any] = [one.upload for one in (*broken, honest())]
     (case,) = jobs.placed([honest()])
 
-    (found,) = jobs.rows(http, [*names.values(), right], [case.case], precision="check")
+    outcome, events = run(
+        tmp_path,
+        sources,
+        uploads=uploads,
+        cases=[(0, case.case)],
+        precision="check",
+        memory_bytes=2 << 30,
+        upload_compile_s=30.0,
+        sandbox_processes=64,
+    )
 
-    assert found[right]["status"] == "unchecked", found[right]
-    for name, full in names.items():
-        cheat = CHEATS[name]
+    _, *found, right = rows(events)
+    assert (outcome.exit_class, outcome.detail) == ("ok", "")
+    assert right["status"] == "unchecked", right
+    for cheat, row in zip(broken, found, strict=True):
         allowed = {*cheat.statuses} | ({"unchecked"} if "honest" in cheat.statuses else set())
-        assert found[full]["status"] in allowed, found[full]
-        assert cheat.error in found[full]["error"]
+        assert row["status"] in allowed, row
+        assert cheat.error in row["error"]
