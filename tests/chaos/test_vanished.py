@@ -58,13 +58,14 @@ def test_a_network_changes_nothing_that_other_processes_of_the_machine_see() -> 
 def test_servers_of_later_tests_start_in_the_network_of_the_machine() -> None:
     """They are forks of a process that the first of them starts, which may be inside."""
     program = """
-import os, sys
+import os, psutil
 from tests.chaos.network import network_of
-from tests.forks import run
-show = "import os; print(os.readlink('/proc/self/ns/net'))"
+from tests.forks import start_template
 with network_of(1):
-    run([sys.executable, "-c", show], {**os.environ})
-print(run([sys.executable, "-c", show], {**os.environ}).stdout, end="")
+    start_template()
+(template,) = psutil.Process().children()
+print(os.readlink(f"/proc/{template.pid}/ns/net"))
+template.kill()  # before it has imported what servers need, which takes seconds of CPU
 """
     printed = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -52,15 +53,23 @@ def searched(values: Sequence[float], least: float = 0.03) -> list[tuple[int, Fo
     """The steps that are found if the series is searched after each run, as a server does.
 
     Each comes with the number of runs after which it was found. The positions are those in the
-    whole series.
+    whole series. A step that was found is also found in each longer series, so that a search by halves
+    finds the first run after which it is: `test_a_step_is_found_in_each_longer_series` holds that.
     """
     found: list[tuple[int, FoundStep]] = []
-    begin, earlier = 0, list[list[float]]()
-    for runs in range(1, len(values) + 1):
-        step = find_step(values[begin:runs], least, earlier)
-        if step is not None:
-            at = begin + step.at
-            earlier.append(list(values[begin:at]))
-            found.append((runs, FoundStep(at, step.before, step.after, step.noise)))
-            begin = at
+    begin, last, earlier = 0, 0, list[list[float]]()
+    while find_step(values[begin:], least, earlier) is not None:
+        last = bisect.bisect_left(
+            range(len(values)),
+            True,
+            lo=last + 1,
+            key=lambda runs: find_step(values[begin:runs], least, earlier) is not None,
+        )
+        step = find_step(values[begin:last], least, earlier)
+        if step is None:  # there are no runs after the last one
+            break
+        at = begin + step.at
+        earlier.append(list(values[begin:at]))
+        found.append((last, FoundStep(at, step.before, step.after, step.noise)))
+        begin = at
     return found

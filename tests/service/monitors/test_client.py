@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.client.command import WARPCALL
+from tests import forks
+from tests.commands import COMMANDS
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF
@@ -37,8 +39,8 @@ def served(database: Database) -> Iterator[Server]:
 
 
 def warpcall(served: Server, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*WARPCALL, "monitors", *words, "--url", served.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = [*COMMANDS["warpcall"], "monitors", *words, "--url", served.url]
+    return forks.run(command, os.environ)
 
 
 def test_a_monitor_in_the_sdk(served: Server, database: Database) -> None:

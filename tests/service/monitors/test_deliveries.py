@@ -9,6 +9,7 @@ import os
 import signal
 import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,39 +24,78 @@ from tests.nginx import free_port
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client
-from tests.service.monitors.lab import JOB, add, add_runs, show
+from tests.service.monitors.lab import HOUR_S, JOB, add, add_runs, show
 from tests.service.monitors.receiver import Receiver
 from tests.service.monitors.series import quiet, times
 from tests.service.requests import log_of
+from warpcall_bench.monitors import database as monitors
+from warpcall_bench.monitors.models import MonitorRequest
+from warpcall_service.identity import Caller, Role
 
 pytestmark = pytest.mark.slow
 until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 STEP = times(quiet, 0, 12, 10, 1.05)
+USERS: dict[str, Role] = {"alice": "bench", "bob": "bench", "root": "admin"}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What most tests have together.
+
+    Attributes:
+        port: of the receiver, at which the server may call with and without TLS.
+    """
+
+    server: Server
+    database: Database
+    keys: dict[str, str]
+    port: int
+
+    def http(self, user: str) -> httpx.Client:
+        return client(self.server, self.keys[user])
+
+
+def allowed(port: int) -> dict[str, str]:
+    """Settings of a server that may call a receiver at a port of this machine."""
+    hosts = f"http://127.0.0.1:{port}, 127.0.0.1:{port}"
+    return {**BRIEF, "WARPCALL_WEBHOOK_HOSTS": hosts}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("shared"))})
+    keys = {user: database.key(user, role) for user, role in USERS.items()}
+    port = free_port()
+    with running_server({**database.settings, **allowed(port)}) as running:
+        yield Shared(running, database, keys, port)
+
+
+@pytest.fixture
+def lab(shared: Shared) -> Iterator[Shared]:
+    """The shared server, which has no monitors, nor in the end."""
+    yield shared
+    with shared.http("root") as http:
+        for one in http.get("/v1/monitors?user=all").json()["monitors"]:
+            assert http.delete(f"/v1/monitors/{one['id']}").status_code == 204
+
+
+@pytest.fixture
+def http(lab: Shared) -> Iterator[httpx.Client]:
+    with lab.http("alice") as http:
+        yield http
 
 
 @pytest.fixture
 def port() -> int:
-    """The port of the receiver, at which the server may call with and without TLS."""
+    """The port of the receiver of a server of a test's own."""
     return free_port()
 
 
 @pytest.fixture
 def settings(sqlite: Database, port: int) -> dict[str, str]:
-    hosts = f"http://127.0.0.1:{port}, 127.0.0.1:{port}"
-    return {**sqlite.settings, **BRIEF, "WARPCALL_WEBHOOK_HOSTS": hosts}
-
-
-@pytest.fixture
-def server(settings: dict[str, str]) -> Iterator[Server]:
-    with running_server(settings) as running:
-        yield running
-
-
-@pytest.fixture
-def http(server: Server) -> Iterator[httpx.Client]:
-    with client(server) as http:
-        yield http
+    """Of a server of a test's own."""
+    return {**sqlite.settings, **allowed(port)}
 
 
 def added(http: httpx.Client, url: str) -> dict[str, Any]:
@@ -64,6 +104,18 @@ def added(http: httpx.Client, url: str) -> dict[str, Any]:
     until(lambda: show(http, monitor)["series"])
     http.patch(f"/v1/monitors/{monitor['id']}", json={"paused": True})
     return monitor
+
+
+def paused(lab: Shared, url: str) -> dict[str, Any]:
+    """The same as a row, without the run of a new one."""
+    store = lab.database.store()
+    with store.write() as session:
+        asked = MonitorRequest.model_validate({"job": JOB, "every_s": HOUR_S, "notify": url})
+        row = monitors.add(session, Caller("alice", "bench"), asked, private=False, most=1000)
+        row.paused = True
+        found = {"id": row.id}
+    store.close()
+    return found
 
 
 def show_step(database: Database, monitor: dict[str, Any]) -> None:
@@ -83,17 +135,15 @@ def due_now(database: Database) -> None:
     database.sql("UPDATE monitor_deliveries SET next_ms = 0 WHERE finished_ms IS NULL")
 
 
-def test_a_step_is_delivered_once_and_signed(
-    http: httpx.Client, sqlite: Database, port: int
-) -> None:
-    with Receiver(port) as receiver:
+def test_a_step_is_delivered_once_and_signed(http: httpx.Client, lab: Shared) -> None:
+    with Receiver(lab.port) as receiver:
         monitor = added(http, receiver.url)
-        show_step(sqlite, monitor)
+        show_step(lab.database, monitor)
         until(lambda: delivery(http, monitor)["state"] == "delivered")
-        store = sqlite.store()
+        store = lab.database.store()
         add_runs(store, monitor["id"], [105.0] * 3, newest=True)
         store.close()
-        until(lambda: _searched(sqlite))
+        until(lambda: _searched(lab.database))
         (call,) = receiver.calls
     found = show(http, monitor)
 
@@ -125,19 +175,19 @@ def _searched(database: Database) -> bool:
 
 
 def test_a_receiver_that_is_down_is_called_again_with_the_same_id(
-    http: httpx.Client, sqlite: Database, port: int
+    http: httpx.Client, lab: Shared
 ) -> None:
-    monitor = added(http, f"http://127.0.0.1:{port}/hook")
-    show_step(sqlite, monitor)
+    monitor = paused(lab, f"http://127.0.0.1:{lab.port}/hook")
+    show_step(lab.database, monitor)
     until(lambda: delivery(http, monitor)["attempts"] == 1)
     until(lambda: delivery(http, monitor)["state"] == "waiting")
     waiting = delivery(http, monitor)
-    with Receiver(port) as receiver:
+    with Receiver(lab.port) as receiver:
         receiver.status = 503
-        due_now(sqlite)
+        due_now(lab.database)
         until(lambda: delivery(http, monitor)["status"] == 503)
         receiver.status = 200
-        due_now(sqlite)
+        due_now(lab.database)
         until(lambda: delivery(http, monitor)["state"] == "delivered")
         ids = {call.headers["warpcall-delivery"] for call in receiver.calls}
         bodies = {call.body for call in receiver.calls}
@@ -149,54 +199,50 @@ def test_a_receiver_that_is_down_is_called_again_with_the_same_id(
     assert len(bodies) == 1
 
 
-def test_after_the_last_attempt_a_delivery_has_failed(
-    http: httpx.Client, sqlite: Database, port: int
-) -> None:
-    with Receiver(port) as receiver:
+def test_after_the_last_attempt_a_delivery_has_failed(http: httpx.Client, lab: Shared) -> None:
+    with Receiver(lab.port) as receiver:
         receiver.status = 500
-        monitor = added(http, receiver.url)
-        show_step(sqlite, monitor)
+        monitor = paused(lab, receiver.url)
+        show_step(lab.database, monitor)
         for attempt in range(1, 6):
             until(lambda attempt=attempt: delivery(http, monitor)["attempts"] == attempt)  # type: ignore[misc]
             until(lambda: delivery(http, monitor)["state"] in ("waiting", "failed"))
-            due_now(sqlite)
+            due_now(lab.database)
     found = delivery(http, monitor)
 
     assert (found["state"], found["attempts"], found["status"]) == ("failed", 5, 500)
     assert "500" in found["detail"]
 
 
-def test_a_receiver_that_is_gone_is_not_called_again(
-    http: httpx.Client, sqlite: Database, port: int
-) -> None:
-    with Receiver(port) as receiver:
+def test_a_receiver_that_is_gone_is_not_called_again(http: httpx.Client, lab: Shared) -> None:
+    with Receiver(lab.port) as receiver:
         receiver.status = 410
-        monitor = added(http, receiver.url)
-        show_step(sqlite, monitor)
+        monitor = paused(lab, receiver.url)
+        show_step(lab.database, monitor)
         until(lambda: delivery(http, monitor)["state"] == "failed")
 
         assert len(receiver.calls) == 1
 
 
 def test_a_slow_receiver_is_given_up_and_called_again_later(
-    http: httpx.Client, sqlite: Database, port: int
+    http: httpx.Client, lab: Shared
 ) -> None:
-    with Receiver(port) as receiver:
+    with Receiver(lab.port) as receiver:
         receiver.slow = True
-        monitor = added(http, receiver.url)
-        show_step(sqlite, monitor)
+        monitor = paused(lab, receiver.url)
+        show_step(lab.database, monitor)
         until(lambda: delivery(http, monitor)["state"] == "waiting" and receiver.calls)
         until(lambda: delivery(http, monitor)["detail"])
 
     assert "no answer within 10 s" in delivery(http, monitor)["detail"]
 
 
-def test_a_redirect_is_not_followed(http: httpx.Client, sqlite: Database, port: int) -> None:
-    elsewhere = f"http://127.0.0.1:{port}/elsewhere"  # which the server may call
-    with Receiver(port) as receiver:
+def test_a_redirect_is_not_followed(http: httpx.Client, lab: Shared) -> None:
+    elsewhere = f"http://127.0.0.1:{lab.port}/elsewhere"  # which the server may call
+    with Receiver(lab.port) as receiver:
         receiver.status, receiver.headers = 307, {"location": elsewhere}
-        monitor = added(http, receiver.url)
-        show_step(sqlite, monitor)
+        monitor = paused(lab, receiver.url)
+        show_step(lab.database, monitor)
         until(lambda: delivery(http, monitor)["status"] == 307)
         found = delivery(http, monitor)
 
@@ -206,13 +252,12 @@ def test_a_redirect_is_not_followed(http: httpx.Client, sqlite: Database, port: 
 
 def test_a_certificate_that_nobody_signed_is_refused(
     http: httpx.Client,
-    sqlite: Database,
+    lab: Shared,
     tls: ssl.SSLContext,  # noqa: F811
-    port: int,
 ) -> None:
-    with Receiver(port, tls) as receiver:
-        monitor = added(http, receiver.url)
-        show_step(sqlite, monitor)
+    with Receiver(lab.port, tls) as receiver:
+        monitor = paused(lab, receiver.url)
+        show_step(lab.database, monitor)
         until(lambda: delivery(http, monitor)["detail"])
 
         assert "certificate" in delivery(http, monitor)["detail"].lower()
@@ -292,16 +337,16 @@ def test_kill_9_between_the_measurement_and_the_delivery_delivers_once(
 
 
 def test_the_url_is_called_when_runs_begin_to_fail_and_when_they_work_again(
-    http: httpx.Client, sqlite: Database, port: int
+    http: httpx.Client, lab: Shared
 ) -> None:
-    with Receiver(port) as receiver:
+    with Receiver(lab.port) as receiver:
         monitor = added(http, receiver.url)
         published = http.get("/openapi.json").json()
         schema = "#/components/schemas/MonitorNotification"
         fits = jsonschema_rs.validator_for({"components": published["components"], "$ref": schema})
         for number, names in enumerate((["warpcall", "gone"], ["warpcall"]), 1):
             job = json.dumps({**JOB, "implementations": names})
-            sqlite.sql(f"UPDATE monitors SET request = '{job}', next_ms = 0, paused = false")
+            lab.database.sql(f"UPDATE monitors SET request = '{job}', next_ms = 0, paused = false")
             until(lambda number=number: len(receiver.calls) == number)  # type: ignore[misc]
             if number == 1:
                 failing = show(http, monitor)
@@ -327,39 +372,30 @@ def test_the_url_is_called_when_runs_begin_to_fail_and_when_they_work_again(
     assert webhook["content"]["application/json"]["schema"] == {"$ref": schema}
 
 
-def test_nothing_is_sent_for_a_disabled_user(
-    settings: dict[str, str], sqlite: Database, port: int
-) -> None:
-    key = sqlite.key("alice", "bench")
-    root = sqlite.key("root", "admin")
-    with Receiver(port) as receiver, running_server(settings) as server:
-        with client(server, key) as http:
-            monitor = added(http, receiver.url)
-        sqlite.command("users", "disable", "alice")
-        with client(server, root) as http:
-            show_step(sqlite, monitor)
-            until(lambda: delivery(http, monitor)["state"] == "waiting")
-            due_now(sqlite)
-            until(lambda: _searched(sqlite))
+def test_nothing_is_sent_for_a_disabled_user(lab: Shared) -> None:
+    with Receiver(lab.port) as receiver:
+        monitor = paused(lab, receiver.url)
+        lab.database.command("users", "disable", "alice")
+        with lab.http("root") as root:
+            show_step(lab.database, monitor)
+            until(lambda: delivery(root, monitor)["state"] == "waiting")
+            due_now(lab.database)
+            until(lambda: _searched(lab.database))
             before = len(receiver.calls)
-            sqlite.command("users", "enable", "alice")
-            until(lambda: delivery(http, monitor)["state"] == "delivered")
+            lab.database.command("users", "enable", "alice")
+            until(lambda: delivery(root, monitor)["state"] == "delivered")
 
         assert (before, len(receiver.calls)) == (0, 1)
 
 
-def test_others_see_neither_url_nor_deliveries(
-    settings: dict[str, str], sqlite: Database, port: int
-) -> None:
-    alice, bob = sqlite.key("alice", "bench"), sqlite.key("bob", "bench")
-    with Receiver(port) as receiver, running_server(settings) as server:
-        with client(server, alice) as http:
-            monitor = added(http, receiver.url)
-            show_step(sqlite, monitor)
-            until(lambda: delivery(http, monitor)["state"] == "delivered")
-            assert show(http, monitor)["notify"] == receiver.url
-        with client(server, bob) as http:
-            found = show(http, monitor)
+def test_others_see_neither_url_nor_deliveries(http: httpx.Client, lab: Shared) -> None:
+    with Receiver(lab.port) as receiver:
+        monitor = paused(lab, receiver.url)
+        show_step(lab.database, monitor)
+        until(lambda: delivery(http, monitor)["state"] == "delivered")
+        assert show(http, monitor)["notify"] == receiver.url
+    with lab.http("bob") as bob:
+        found = show(bob, monitor)
 
     assert (found["notify"], found["deliveries"]) == (None, [])
     assert len(found["found"]) == 1

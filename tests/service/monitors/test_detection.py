@@ -62,6 +62,17 @@ def test_where_each_run_is_like_the_one_before_few_steps_are_found_that_are_none
     assert counts[2] <= 0.1 * len(SEEDS)
 
 
+@pytest.mark.parametrize("draw", [quiet, noisy, heavy_tails, following_each_other])
+def test_a_step_is_found_in_each_longer_series(draw: Draw) -> None:
+    """A server searches after each run, and `searched` only as often as it must."""
+    values = times(draw, 3, 100, AT, 1.1)
+    first = searched(values)[0][0]
+
+    found = [find_step(values[:runs], 0.03) is not None for runs in range(len(values) + 1)]
+
+    assert found == [False] * first + [True] * (len(values) + 1 - first)
+
+
 def test_a_single_outlier_is_no_step_however_large_it_is() -> None:
     values = times(quiet, 0, RUNS)
     values[AT] *= 100
