@@ -9,8 +9,8 @@ A supervisor is such a server, too: its template clones the servers below it, ea
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
 which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards, also the upload
-processes. Those in which Triton interprets kernels import Triton and what uses it anew
-(`_forget_triton`). What runs in a sandbox is started with exec.
+processes. Those in which Triton interprets kernels have Triton, and what uses it, as it was imported for
+them (`_import_interpreted`). What runs in a sandbox is started with exec.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ COMMAND_LINE, ENVIRONMENT = 45, 47
 PR_GET_TID_ADDRESS = 40
 SYS_CLONE = 56
 CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+
+_interpreted: dict[str, types.ModuleType] = {}  # see `_import_interpreted`
 
 
 def has_path_of_forks(env: Mapping[str, str]) -> bool:
@@ -214,6 +216,7 @@ def template(fd: int) -> None:
     _ = torch.empty(1, device="meta") + 1  # the first such call imports for a second
     load_templates()  # it takes 0.3 s of CPU, which each server would take again
     load_highlighter()
+    _interpreted.update(_import_interpreted())
     assert len(os.listdir("/proc/self/task")) == 1, "a fork has one thread only"  # noqa: PTH208
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for pytest
     gc.collect()
@@ -329,7 +332,8 @@ def _run_module(args: Sequence[str]) -> NoReturn:
         subprocess.Popen = _BelowReaper  # type: ignore[misc]
     # What runs one of these gets its name as an argument.
     if name in PROGRAMS and "TRITON_INTERPRET" in os.environ and not DROP_VARIABLES & {*args}:
-        _forget_triton()
+        _without_triton()
+        _put(_interpreted)
     _customize()
     _run(importlib.import_module(name).main)
 
@@ -344,11 +348,36 @@ def _customize() -> None:
             return
 
 
-def _forget_triton() -> None:
-    """Let Triton, and what uses it, be imported anew: in 0.1 s, which is a tenth of an import of torch."""
-    for name in [*sys.modules]:
-        if f"{name}.".startswith(USE_TRITON) and not f"{name}.".startswith(NATIVE):
-            del sys.modules[name]
+def _import_interpreted() -> dict[str, types.ModuleType]:
+    """Import Triton, and what uses it, a second time: as in an upload process whose kernels are interpreted.
+
+    Each such process would otherwise import them anew, which takes 0.1 s of CPU.
+
+    Returns:
+        These modules by name. The ones of before are in their places again.
+    """
+    compiled = _without_triton()
+    os.environ["TRITON_INTERPRET"] = "1"
+    importlib.import_module("warpcall_bench.programs.upload_main").import_ahead()
+    del os.environ["TRITON_INTERPRET"]
+    interpreted = _without_triton()
+    _put(compiled)
+    return interpreted
+
+
+def _without_triton() -> dict[str, types.ModuleType]:
+    """Remove Triton, and what uses it, from the imported modules, and return them."""
+    names = [name for name in sys.modules if f"{name}.".startswith(USE_TRITON)]
+    return {name: sys.modules.pop(name) for name in names if not f"{name}.".startswith(NATIVE)}
+
+
+def _put(modules: Mapping[str, types.ModuleType]) -> None:
+    """Let these be the imported modules of their names, also as attributes of other packages."""
+    sys.modules.update(modules)
+    for name, module in modules.items():
+        package, _, last = name.rpartition(".")
+        if package and package not in modules:
+            setattr(sys.modules[package], last, module)
 
 
 def _clone() -> int:
