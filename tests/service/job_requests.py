@@ -19,6 +19,7 @@ from warpcall.jobs import UNFINISHED
 
 WAIT_S = 120.0  # other tests run at the same time, and may leave little of the CPU
 CHECK_EVERY_S = 0.05
+CHECK_WHAT_LASTS_EVERY_S = 0.1
 SHARE_OF_WAIT = 0.1  # of the time that a job has taken, until it is read again
 # In the command lines of processes below a server that belong to no job.
 NO_JOBS = (
@@ -87,7 +88,9 @@ def reached(
     while not there(found := show(http, job)):
         took_s = time.monotonic() - began
         assert took_s < wait_s, found
-        time.sleep(CHECK_EVERY_S if passes else max(CHECK_EVERY_S, took_s * SHARE_OF_WAIT))
+        time.sleep(
+            CHECK_EVERY_S if passes else max(CHECK_WHAT_LASTS_EVERY_S, took_s * SHARE_OF_WAIT)
+        )
     return found
 
 

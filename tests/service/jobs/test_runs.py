@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -51,12 +52,20 @@ SETTINGS = {
     "WARPCALL_JOB_MEMORY_BYTES": "1GiB",
     "PYTHONPATH": os.pathsep.join([BRIEF["PYTHONPATH"], str(ROOT)]),
 }
-BUSY = [{**CASE, "shape": [8, n]} for n in range(9, 409)]  # takes a minute or two
+CASES = [{**CASE, "shape": [8, n]} for n in range(9, 39)]
+# A job that waits for CONTINUE_FILE: four cases are measured, and calls of the fifth one, with rows of 13, sleep.
+WAITS: dict[str, Any] = {"implementations": ["wait"], "cases": CASES}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running_server(SETTINGS) as running:
+def continue_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Once it is there, jobs of `wait` go on."""
+    return tmp_path_factory.mktemp("data") / "continue_file"
+
+
+@pytest.fixture(scope="module")
+def server(continue_file: Path) -> Iterator[Server]:
+    with running_server({**SETTINGS, "CONTINUE_FILE": str(continue_file)}) as running:
         yield running
 
 
@@ -103,19 +112,20 @@ def test_an_implementation_that_misbehaves_ends_its_job_and_nothing_else(
 
 
 def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behind(
-    server: Server, http: httpx.Client
+    server: Server, http: httpx.Client, continue_file: Path
 ) -> None:
-    job = submit(http, implementations=["fork", "wrong", "refuse"], cases=BUSY[:15])
-    reached(http, job, lambda found: found["state"] == "running")
+    job = submit(http, implementations=["fork", "wrong", "refuse", "wait"], cases=CASES[3:5])
     sleeper = next(p for p in with_its_sleeper(server) if p.name() == "sleep")
 
+    continue_file.touch()
     done = ended(http, job)
+    continue_file.unlink()
 
     found = {m["implementation"]: m for m in results(http, job)["measurements"][:3]}
     assert (done["state"], done["exit_class"]) == ("partial", "wrong_result")
     assert done["detail"] == (
-        "wrong has no time in 15 of 15 cases: wrong_result in 15; "
-        "refuse has no time in 15 of 15 cases: compile_error in 15"
+        "wrong has no time in 2 of 2 cases: wrong_result in 2; "
+        "refuse has no time in 2 of 2 cases: compile_error in 2"
     )
     assert {name: m["status"] for name, m in found.items()} == {
         "fork": "ok",
@@ -131,7 +141,7 @@ def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behin
 def test_a_cancelled_job_is_dead_at_once_and_keeps_what_it_measured(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, cases=BUSY)
+    job = submit(http, **WAITS, fresh=True)
     reached(http, job, lambda found: found["cases_done"] >= 1)
     running = [measurer(server), *processes(server)]
 
@@ -146,7 +156,7 @@ def test_a_cancelled_job_is_dead_at_once_and_keeps_what_it_measured(
 
 
 def test_a_job_that_waits_is_cancelled_without_having_run(http: httpx.Client) -> None:
-    first, second = submit(http, cases=BUSY), submit(http, fresh=True)
+    first, second = submit(http, **WAITS, fresh=True), submit(http, fresh=True)
 
     done = http.post(f"/v1/jobs/{second['id']}/cancel").json()
     again = http.post(f"/v1/jobs/{second['id']}/cancel").json()
@@ -160,7 +170,7 @@ def test_a_job_that_waits_is_cancelled_without_having_run(http: httpx.Client) ->
 def test_a_killed_process_interrupts_its_job_which_runs_again_once(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, cases=BUSY)
+    job = submit(http, **WAITS, fresh=True)
     reached(http, job, lambda found: found["cases_done"] >= 1)
     first = measurer(server)
     first.kill()
@@ -179,7 +189,7 @@ def test_a_killed_process_interrupts_its_job_which_runs_again_once(
 def test_a_job_is_not_blamed_for_a_server_that_stood_still(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, cases=BUSY[:30], fresh=True)
+    job = submit(http, cases=CASES, fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     stopped = [psutil.Process(server.process.pid), *processes(server)]
     for process in stopped:
@@ -195,8 +205,7 @@ def test_a_job_is_not_blamed_for_a_server_that_stood_still(
 
 
 def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client) -> None:
-    job = submit(http, implementations=["fork"], precision="publish", fresh=True)
-    reached(http, job, lambda found: found["state"] == "running")
+    job = submit(http, implementations=["fork", "wait"], cases=CASES[4:], fresh=True)
     before = with_its_sleeper(server)
     reaper = next(p for p in before if "warpcall_bench.runs.reaper" in p.cmdline())
 
@@ -237,11 +246,11 @@ def states(http: httpx.Client, job: Job) -> list[str]:
 
 def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
     keys = {user: sqlite.key(user, "bench") for user in ("alice", "bob", "carol")}
-    settings = {**SETTINGS, **sqlite.settings}
+    settings = {**SETTINGS, **sqlite.settings, "CONTINUE_FILE": "/nowhere"}
     jobs: list[tuple[str, Job]] = []
     with doomed_server(settings) as server:
         with client(server, keys["alice"]) as http:
-            jobs.append(("alice", submit(http, cases=BUSY)))
+            jobs.append(("alice", submit(http, **WAITS)))
             reached(http, jobs[0][1], lambda found: found["cases_done"] >= 1)
         for user in ("alice", "bob", "carol"):
             with client(server, keys[user]) as http:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +18,11 @@ from tests.service.uploads.problem_sources import SCALE, THRICE
 from tests.service.uploads.sources import SHORT
 
 SETTINGS = {"WARPCALL_UPLOADS": "trusted", "WARPCALL_ARENA_BYTES": "16MiB", **BRIEF}
+# With these a server has the implementation `hang`, whose calls sleep: a job that runs until it is cancelled.
+HANGING = {
+    "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
+    "PYTHONPATH": os.pathsep.join([BRIEF["PYTHONPATH"], str(Path(__file__).parents[3])]),
+}
 
 
 @dataclass(frozen=True)

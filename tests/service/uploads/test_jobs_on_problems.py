@@ -12,10 +12,11 @@ import pytest
 
 from tests.servers import running_server
 from tests.service.databases import Database
-from tests.service.job_requests import BRIEF, CASE, client, ended, reached, results, submit
+from tests.service.job_requests import CASE, client, ended, reached, results, submit
 from tests.service.requests import metrics, problem_of
 from tests.service.uploads.problem_sources import ROW_NORM, SCALE, THRICE
 from tests.service.uploads.requests import (
+    HANGING,
     PROBLEMS,
     SETTINGS,
     Lab,
@@ -27,20 +28,13 @@ from tests.service.uploads.requests import (
 
 pytestmark = pytest.mark.slow
 
-MANY = [{**CASE, "shape": [8, 8 + number]} for number in range(20)]
-BUSY: dict[str, Any] = {
-    "op": "permute",
-    "cases": MANY,
-    "precision": "publish",
-    "implementations": ["torch"],
-}
 MINE = "def scale(x):\n    return x + x\n"
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("jobs"))})
-    with running_lab(database, "ann", "bob", **BRIEF) as running:
+    with running_lab(database, "ann", "bob", **HANGING) as running:
         yield running
 
 
@@ -162,7 +156,7 @@ def test_a_private_problem_does_not_exist_for_others(lab: Lab) -> None:
         names = ("secret", f"secret@{secret['version']}", "gone", f"gone@{gone['version']}", "none")
         said = {refusal(bob, "op", f"ann/{name}").replace(name, "X") for name in names}
         submission = bob.post("/v1/jobs", json=job_on("ann/secret"))
-        busy = submit(ann, **BUSY, fresh=True)
+        busy = submit(ann, implementations=["hang"], fresh=True)
         reached(ann, busy, lambda job: job["state"] != "queued")
         mine = submitted(ann, "ann/secret", fresh=True)
         queue = {
@@ -246,7 +240,7 @@ def test_a_name_that_cannot_be_one_is_refused(name: str, lab: Lab) -> None:
 def test_a_deleted_problem_is_kept_for_the_jobs_that_wait(lab: Lab) -> None:
     with lab.http("ann") as ann, lab.http("bob") as bob:
         added_problem(ann, SCALE, name="needed")
-        busy = submit(bob, **BUSY, fresh=True)
+        busy = submit(bob, implementations=["hang"], fresh=True)
         reached(bob, busy, lambda job: job["state"] != "queued")
         waiting = submitted(bob, "ann/needed", fresh=True)
         ann.delete(f"{PROBLEMS}/ann/needed")
@@ -281,18 +275,20 @@ def test_a_problem_that_cannot_be_loaded_in_its_job_makes_the_job_invalid(lab: L
 
 
 def test_a_job_that_waited_while_uploads_were_switched_off_is_invalid(sqlite: Database) -> None:
-    with running_lab(sqlite, "ann") as lab, lab.http("ann") as ann:
+    with running_lab(sqlite, "ann", **HANGING) as lab, lab.http("ann") as ann:
         added_problem(ann, SCALE)
-        busy = submit(ann, **BUSY)
+        busy = submit(ann, implementations=["hang"])
         reached(ann, busy, lambda job: job["state"] != "queued")
         waiting = submitted(ann, "ann/scale")
-        ann.post(f"/v1/jobs/{busy['id']}/cancel")
         key = lab.keys["ann"]
-        # The server ends while one of the jobs waits or runs, and puts it back into the queue.
+        # The server ends while one job runs and the other one waits for it.
     with (
-        running_server({**SETTINGS, **sqlite.settings, "WARPCALL_UPLOADS": "off"}) as server,
+        running_server(
+            {**SETTINGS, **sqlite.settings, **HANGING, "WARPCALL_UPLOADS": "off"}
+        ) as server,
         client(server, key) as ann,
     ):
+        ann.post(f"/v1/jobs/{busy['id']}/cancel")
         job = ended(ann, waiting)
 
     assert (job["state"], job["exit_class"]) == ("invalid", "invalid")

@@ -9,21 +9,28 @@ import httpx
 import pytest
 
 from tests.servers import running_server
-from tests.service.databases import Database, new_database
-from tests.service.job_requests import CASE, JOB, client, ended, reached, results, submit
+from tests.service.databases import Database
+from tests.service.job_requests import JOB, client, ended, reached, results, submit
 from tests.service.requests import problem_of
-from tests.service.uploads.requests import PATH, SETTINGS, Lab, names, running_lab, uploaded
+from tests.service.uploads.requests import (
+    HANGING,
+    PATH,
+    SETTINGS,
+    Lab,
+    names,
+    running_lab,
+    uploaded,
+)
 from tests.service.uploads.sources import SHORT, TRITON, WRONG
 
 pytestmark = pytest.mark.slow
 
-MANY = [{**CASE, "shape": [8, 8 + number]} for number in range(20)]
 
-
-@pytest.fixture(params=["sqlite", "postgresql"], scope="module")
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    database = new_database(request, tmp_path_factory.mktemp("jobs"))
-    with running_lab(database, "ann", "bob") as running:
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """On SQLite: `test_database` makes the queries on PostgreSQL, too."""
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("jobs"))})
+    with running_lab(database, "ann", "bob", **HANGING) as running:
         yield running
 
 
@@ -143,7 +150,7 @@ def test_a_name_that_cannot_be_one_is_refused(name: str, lab: Lab) -> None:
 def test_a_deleted_version_is_erased_when_no_queued_job_needs_it(lab: Lab) -> None:
     with lab.http("ann") as ann, lab.http("bob") as bob:
         uploaded(ann, SHORT, name="needed")
-        busy = submit(bob, cases=MANY, precision="publish", fresh=True, implementations=["torch"])
+        busy = submit(bob, implementations=["hang"], fresh=True)
         reached(bob, busy, lambda job: job["state"] != "queued")
         waiting = submit(bob, implementations=["ann/needed"], fresh=True)
         ann.delete(f"{PATH}/ann/needed")
@@ -158,18 +165,20 @@ def test_a_deleted_version_is_erased_when_no_queued_job_needs_it(lab: Lab) -> No
 
 
 def test_a_job_that_waited_while_uploads_were_switched_off_is_invalid(sqlite: Database) -> None:
-    with running_lab(sqlite, "ann") as lab, lab.http("ann") as ann:
+    with running_lab(sqlite, "ann", **HANGING) as lab, lab.http("ann") as ann:
         uploaded(ann, SHORT)
-        busy = submit(ann, cases=MANY, precision="publish", implementations=["torch"])
+        busy = submit(ann, implementations=["hang"])
         reached(ann, busy, lambda job: job["state"] != "queued")
         waiting = submit(ann, implementations=["ann/permute"])
-        ann.post(f"/v1/jobs/{busy['id']}/cancel")
         key = lab.keys["ann"]
-        # The server ends while one of the jobs waits or runs, and puts it back into the queue.
+        # The server ends while one job runs and the other one waits for it.
     with (
-        running_server({**SETTINGS, **sqlite.settings, "WARPCALL_UPLOADS": "off"}) as server,
+        running_server(
+            {**SETTINGS, **sqlite.settings, **HANGING, "WARPCALL_UPLOADS": "off"}
+        ) as server,
         client(server, key) as ann,
     ):
+        ann.post(f"/v1/jobs/{busy['id']}/cancel")
         job = ended(ann, waiting)
         refused = ann.post("/v1/jobs", json=job_of(["ann/permute"]))
 

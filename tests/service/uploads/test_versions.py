@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.service.databases import new_database
+from tests.service.databases import Database, new_database
 from tests.service.requests import logged, metrics, problem_of
 from tests.service.uploads.problem_sources import ROW_NORM, SCALE, THRICE
 from tests.service.uploads.requests import (
@@ -37,13 +38,28 @@ of_both_kinds = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"], scope="module")
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    database = new_database(request, tmp_path_factory.mktemp("lab"))
+@contextmanager
+def lab_of(database: Database) -> Iterator[Lab]:
     users = ("ann@lab.org", "ann", "bob", "cleo", "dora", "emil", "fay")
     reader = database.key("reader", "call")
     with running_lab(database, *users, WARPCALL_USER_MAX_UPLOADS="6") as running:
         yield Lab(running.server, {**running.keys, "reader": reader})
+
+
+@pytest.fixture(params=["sqlite", "postgresql"], scope="module")
+def lab_on_both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """For what depends on queries that `test_database` does not make."""
+    with lab_of(new_database(request, tmp_path_factory.mktemp("both"))) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    settings = {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("lab"))}
+    with lab_of(Database("sqlite", settings)) as lab:
+        yield lab
 
 
 def test_an_implementation_is_described_and_can_be_read(lab: Lab) -> None:
@@ -123,10 +139,10 @@ def test_a_problem_is_described_and_can_be_read(lab: Lab) -> None:
 
 @of_both_kinds
 def test_the_same_source_again_is_found_and_the_last_one_uploaded_is_the_latest(
-    kind: Kind, lab: Lab
+    kind: Kind, lab_on_both: Lab
 ) -> None:
     path, (source, other) = f"{kind.path}/ann/{kind.default}", kind.sources
-    with lab.http("ann") as ann:
+    with lab_on_both.http("ann") as ann:
         first = kind.uploaded(ann, source)
         again = kind.uploaded(ann, source)
         by_name = kind.uploaded(ann, source, name=kind.default)
@@ -148,9 +164,13 @@ def test_the_same_source_again_is_found_and_the_last_one_uploaded_is_the_latest(
 
 
 @of_both_kinds
-def test_a_private_one_does_not_exist_for_others(kind: Kind, lab: Lab) -> None:
+def test_a_private_one_does_not_exist_for_others(kind: Kind, lab_on_both: Lab) -> None:
     path, (source, other) = f"{kind.path}/ann/secret", kind.sources
-    with lab.http("ann") as ann, lab.http("bob") as bob, lab.http("root") as root:
+    with (
+        lab_on_both.http("ann") as ann,
+        lab_on_both.http("bob") as bob,
+        lab_on_both.http("root") as root,
+    ):
         secret = kind.uploaded(ann, source, name="secret", private=True)
         version = {"version": secret["version"]}
         seen = {
@@ -212,8 +232,8 @@ def test_a_key_of_another_role_uploads_and_deletes_nothing(kind: Kind, lab: Lab)
 
 
 @of_both_kinds
-def test_pages_and_filters_lead_through_the_list(kind: Kind, lab: Lab) -> None:
-    with lab.http("cleo") as cleo:
+def test_pages_and_filters_lead_through_the_list(kind: Kind, lab_on_both: Lab) -> None:
+    with lab_on_both.http("cleo") as cleo:
         for number in range(5):
             kind.uploaded(cleo, kind.sources[0], name=f"n{number}")
         pages: list[list[str]] = []
@@ -235,8 +255,8 @@ def test_pages_and_filters_lead_through_the_list(kind: Kind, lab: Lab) -> None:
     assert nobody == []
 
 
-def test_the_first_page_begins_with_what_is_not_uploaded(lab: Lab) -> None:
-    with lab.http("cleo") as cleo:
+def test_the_first_page_begins_with_what_is_not_uploaded(lab_on_both: Lab) -> None:
+    with lab_on_both.http("cleo") as cleo:
         for name in ("a", "b"):
             uploaded(cleo, SHORT, name=name)
         of_others = names(cleo, op="isin")
