@@ -10,6 +10,7 @@ import os
 import re
 import subprocess  # nosec B404
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,7 +114,13 @@ def profile(
                 f"its report has {len(content)} bytes, at most {limits.nbytes} are kept; profile a "
                 "case with fewer kernels"
             )
-        text = f"{heading}\n\n{_printed(ncu, report, until)}"
+        details = _printed(ncu, report, until)
+        if unknown := _without_values(details, (options or {}).get("metrics") or ()):
+            raise NoProfile(
+                f"Nsight Compute has no values of {', '.join(unknown)} on this GPU: `ncu --query-metrics` "
+                "lists the metrics that there are"
+            )
+        text = f"{heading}\n\n{details}"
         return Files(content, text.encode()[: limits.nbytes])
 
 
@@ -128,6 +135,16 @@ def _chosen(options: NcuOptions) -> list[str]:
     sections = options.get("sections") or (() if metrics else SECTIONS)
     what = [argument for name in sections for argument in ("--section", name)]
     return [*which, *what, *(["--metrics", ",".join(metrics)] if metrics else [])]
+
+
+def _without_values(details: str, metrics: Sequence[str]) -> list[str]:
+    """The metrics that the details name and of which no launch has a value, such as unknown ones."""
+    found: list[str] = []
+    for metric in metrics:
+        rows = [line for line in details.splitlines() if line.split()[:1] == [metric]]
+        if rows and all(line.rstrip().endswith("(!) n/a") for line in rows):
+            found.append(metric)
+    return found
 
 
 def _printed(ncu: str, report: Path, until: float) -> str:

@@ -19,6 +19,10 @@ if "--import" in args:
     assert args[2:] == ["--page", "details"], args
     assert pathlib.Path(args[1]).read_bytes() == b"a report", args
     sys.stdout.write((here / "details").read_text())
+    if mode == "unknown metric":
+        print("    no_such_metric.sum                  (!) n/a")
+        print("    some_have_it.sum                  (!) n/a")
+        print("    some_have_it.sum          byte      4,096")
     sys.exit(1 if mode == "cannot print" else 0)
 at = args.index("--export")
 if os.access(here, os.W_OK):  # not in the sandbox

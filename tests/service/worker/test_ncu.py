@@ -140,6 +140,19 @@ def test_a_profiler_that_fails_gives_the_reason(tmp_path: Path, mode: str, why: 
     assert why in profiled(tmp_path, mode)[0]
 
 
+def test_a_metric_that_no_launch_has_is_named(tmp_path: Path) -> None:
+    unknown: NcuOptions = {"metrics": ["some_have_it.sum", "no_such_metric.sum"]}
+
+    found, _ = profiled(tmp_path / "a", "unknown metric", options=unknown)
+    known, _ = profiled(tmp_path / "b", "unknown metric", options={"metrics": ["some_have_it.sum"]})
+
+    assert found == (
+        "Nsight Compute has no values of no_such_metric.sum on this GPU: `ncu --query-metrics` lists "
+        "the metrics that there are"
+    )
+    assert isinstance(known, ncu.Files), known
+
+
 USUAL = [word for name in ncu.SECTIONS for word in ("--section", name)]
 FIRST = ["--launch-count", "16"]
 
