@@ -36,7 +36,15 @@ class Precision:
 
 PRECISIONS: Mapping[str, Precision] = MappingProxyType(
     {
-        "quick": Precision("quick", 2, max_rounds=500, warm_seconds=1, extras=False),
+        "quick": Precision(
+            "quick",
+            2,
+            min_rounds=60,
+            min_seconds=0,
+            max_rounds=500,
+            warm_seconds=1,
+            extras=False,
+        ),
         "standard": Precision("standard", 10, max_rounds=2000),
         "publish": Precision("publish", 60),
         "check": Precision("check", 0, extras=False, timed=False),

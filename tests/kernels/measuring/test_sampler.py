@@ -360,7 +360,10 @@ def test_presets_ask_for_more_and_more() -> None:
     seconds = [PRECISIONS[name].seconds for name in ("quick", "standard", "publish")]
 
     assert seconds == [2, 10, 60]
-    assert all(p.min_rounds == 30 and p.half_width == 0.005 for p in PRECISIONS.values())
+    assert all(p.half_width == 0.005 for p in PRECISIONS.values())
+    fewest = {name: (p.min_rounds, p.min_seconds) for name, p in PRECISIONS.items()}
+    assert fewest.pop("quick") == (60, 0), "its 500 rounds of short calls would not fill 0.5 s"
+    assert {*fewest.values()} == {(30, 0.5)}
 
 
 def test_what_is_faster_than_the_memory_is_impossible() -> None:
