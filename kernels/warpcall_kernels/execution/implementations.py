@@ -198,7 +198,8 @@ _not_loaded: dict[str, str] = {}  # modules of entry points that cannot be impor
 
 
 def _names(op: Op) -> tuple[str, ...]:
-    found = (i.name for i in _known.values() if not i.ops or op.name in i.ops)
+    known = [*_known.values()]  # a thread may register others meanwhile
+    found = (i.name for i in known if not i.ops or op.name in i.ops)
     return (*(name for name in found if name != KERNELS or ops().get(op.name) is op), LIMIT)
 
 

@@ -110,6 +110,11 @@ class RemoteProcess:
         assert self._peer is not None
         return self._peer
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has been started, and did not end since as far as is known."""
+        return self._peer is not None
+
     def begin(self, deadlines: Deadlines) -> None:
         """Start the process unless it runs, and let it load the source.
 
@@ -233,7 +238,7 @@ class RemoteProcess:
         except frames.Ended:
             raise self._ended(what) from None
         except frames.TooLate:
-            self.end()
+            self._end_failed()
             raise RemoteFailed("timeout", f"{what} did not end within {limit_s:g} s") from None
         if "failed" in answer:
             failed = self._failed(answer["failed"])
@@ -281,8 +286,12 @@ class RemoteProcess:
         """End a process that sent what it may not send."""
         return self._ended(what)
 
+    def _end_failed(self) -> str:
+        """As `end`, after a failure of this process."""
+        return self.end()
+
     def _ended(self, what: str) -> RemoteFailed:
-        how = self.end()
+        how = self._end_failed()
         if how == "out of memory":
             return RemoteFailed("oom", f"its processes took too much memory in {what}")
         if not how:
@@ -301,7 +310,7 @@ class RemoteProcess:
         text = None if traceback is None else printable(str(traceback)[:MAX_TRACEBACK_BYTES])
         found = RemoteFailed(status, printable(str(error)[:MAX_ERROR_CHARS]), text)
         if status == "cuda_error":
-            self.end()  # its context cannot be used any more
+            self._end_failed()  # its context cannot be used any more
         return found
 
 

@@ -25,6 +25,7 @@ from warpcall_kernels.op.odd_cases import LONG_IF_SMALL, odd_cases
 ODD_S = 10.0  # after which no further case begins; counted from the first case on
 HANG_S = 4.0  # a call that takes longer, and longer than SLOWER cases before it, hangs
 SLOWER = 3.0
+MOST_STARTS = 2  # of the process: one that ends again would end in most cases
 PREPARE_S = 5.0  # of compiling for all cases side by side, before the first one
 MOST_ELEMENTS_ON_CPU = 4096  # of the inputs of a case, so that none is much slower than others
 MAX_KEY_CHARS = 500
@@ -78,17 +79,20 @@ def check_odd_cases(
     device: torch.device | str,
     deadlines: Deadlines,
     progress: Callable[[], None] = lambda: None,
+    at_once: int = 1,
 ) -> OddCases | None:
     """Check an uploaded implementation in the odd cases of its op; nothing is timed.
 
     On a CPU only some small cases are checked, because Triton's interpreter is slow. A process that
-    has ended is started again as often as `RemoteProcess` allows.
+    has ended is started again once. Threads may check several
+    implementations side by side, all of them within one `same_arithmetic`.
 
     Args:
         name: of the implementation.
         process: of the upload. It is ended afterwards.
         deadlines: of the import of its source. Calls have shorter ones.
         progress: called before each case.
+        at_once: how many implementations are checked side by side, and share the device's memory.
 
     Returns:
         What was found; None if the process did not start or import the source, or if this process
@@ -96,7 +100,7 @@ def check_odd_cases(
     """
     on = parse_device(device)
     try:
-        return _Check(op, f"odd cases of {name}", process, on, deadlines, progress).run()
+        return _Check(op, f"odd cases of {name}", process, on, deadlines, progress, at_once).run()
     except RemoteFailed:
         return None
     finally:
@@ -112,6 +116,7 @@ class _Check:
         device: torch.device,
         deadlines: Deadlines,
         progress: Callable[[], None],
+        at_once: int,
     ) -> None:
         self._op = op
         self._name = name
@@ -119,8 +124,10 @@ class _Check:
         self._device = device
         self._deadlines = deadlines
         self._progress = progress
+        self._at_once = at_once
         self._found = OddCases()
         self._slowest_s = 0.0  # of the cases whose calls have returned
+        self._starts = 1
         self._until = math.inf
 
     def run(self) -> OddCases | None:
@@ -153,12 +160,16 @@ class _Check:
         if small:
             few = [one for one in found.values() if _elements(one) <= MOST_ELEMENTS_ON_CPU]
             return _by_new_features(few, only_new=True), len(found)
-        room = torch.cuda.mem_get_info(self._device)[0] / 2
+        room = torch.cuda.mem_get_info(self._device)[0] / 2 / self._at_once
         fitting = [one for one in found.values() if one.device_bytes <= room]
         return _by_new_features(fitting, only_new=False), len(found)
 
     def _is_started(self) -> bool:
         """Start the process again if it has ended; whether that was possible."""
+        if not self._process.runs:
+            self._starts += 1
+            if self._starts > MOST_STARTS:
+                return False
         try:
             self._process.begin(self._deadlines)
         except RemoteFailed:

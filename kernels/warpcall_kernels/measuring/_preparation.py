@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from warpcall_kernels.execution.check import DRAWS, Expected, draw
 from warpcall_kernels.execution.clock import LONG_FACTOR, SWAPPED, Clock
+from warpcall_kernels.execution.context import on_device
 from warpcall_kernels.execution.implementations import LIMIT
-from warpcall_kernels.execution.inputs import Pool, Sets, copy_source, values_of
+from warpcall_kernels.execution.inputs import Pool, Sets, Values, copy_source, values_of
 from warpcall_kernels.execution.spec import JobCase
 from warpcall_kernels.measuring._blocks import Blocks, check_inputs
 from warpcall_kernels.measuring._candidates import Candidate, failing
 
 Report = Callable[..., Any]
+
+MOST_AT_ONCE = 8  # processes whose results are checked at the same time
 
 
 def check_results(
@@ -28,26 +34,73 @@ def check_results(
     device: torch.device,
     report: Report,
 ) -> None:
-    """Check each implementation against the reference, with random inputs."""
+    """Check each implementation against the reference, with random inputs.
+
+    Those that run in processes of their own are checked side by side, if the device has memory for
+    their outputs: their first calls compile, each on a CPU.
+    """
+    at_once = _at_once(case, device)
     for _ in range(DRAWS):
         seed = secrets.randbits(48)
         values = values_of(draw(case.inputs, seed, device))
-        expected = Expected(case, values, device)
-        for c in candidates:
-            if c.executor is not None and c.status == "ok":
+        check = functools.partial(_check, Expected(case, values, device), values, seed, device)
+        present = [c for c in candidates if c.executor is not None and c.status == "ok"]
+        remote = _by_process(present) if at_once > 1 else []
+        together = [c for some in remote for c in some] if len(remote) > 1 else []
+        for c in together:
+            report("correctness", implementation=c.name)
+        with ThreadPoolExecutor(at_once) as threads:
+            for checked in [threads.submit(check, some) for some in remote if together]:
+                checked.result()
+        for c in present:
+            if c not in together:
                 report("correctness", implementation=c.name)
-                with failing(c):
-                    c.executor.write(0, values)
-                    with _added_to(c.called_s):
-                        outputs, c.peak_bytes = c.executor.call()
-                    expected.check(outputs, f"seed {seed}")
-                    check_inputs(c)
-                    del outputs
-                if c.remote is not None:
-                    c.remote.stop()  # its threads would take time from others
-                blocks.stop_if_lost(c)
+                check([c])
+            blocks.stop_if_lost(c)
         report("correctness")  # the next draw and its reference belong to no candidate
     blocks.free()
+
+
+def _check(
+    expected: Expected,
+    values: Values,
+    seed: int,
+    device: torch.device,
+    candidates: Sequence[Candidate],
+) -> None:
+    """Check the results of some candidates, one after the other. A thread may do it."""
+    with on_device(device), torch.no_grad():
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).query()  # makes CUDA's context that of this thread
+        for c in candidates:
+            assert c.executor is not None
+            with failing(c):
+                c.executor.write(0, values)
+                with _added_to(c.called_s):
+                    outputs, c.peak_bytes = c.executor.call()
+                expected.check(outputs, f"seed {seed}")
+                check_inputs(c)
+                del outputs
+            if c.remote is not None:
+                c.remote.stop()  # its threads would take time from others
+
+
+def _by_process(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Those that run in other processes: for each process those that run there."""
+    found: dict[int, list[Candidate]] = {}
+    for c in candidates:
+        if c.process is not None:
+            found.setdefault(id(c.process), []).append(c)
+    return [*found.values()]
+
+
+def _at_once(case: JobCase, device: torch.device) -> int:
+    """How many processes are checked side by side: as many as half of the CPUs, and memory, allow."""
+    most = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        most = min(most, free // 2 // max(1, case.device_bytes))
+    return max(1, most)
 
 
 @contextlib.contextmanager

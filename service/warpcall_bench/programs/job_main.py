@@ -1,7 +1,8 @@
 """The process of one job: python -m warpcall_bench.programs.job_main, started by the job's reaper.
 
-It measures the cases of its task in one thread, and returns the device after each timed block. Code
-of users never runs in it: each upload, and the problem, has an upload process (`runs.peers`).
+It measures the cases of its task in one thread, and returns the device after each timed block. Before
+anything is timed, threads check several uploads side by side. Code of users never runs in it: each
+upload, and the problem, has an upload process (`runs.peers`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import json
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,7 @@ from warpcall_bench.runs.messages import (
     PROFILE_MODULE,
     JobTask,
     is_left_out,
+    odd_at_once,
     problem_version,
     profiles_of,
     version_of_upload,
@@ -98,6 +102,7 @@ class _ServerConnection:
 
     def __init__(self, sock: socket.socket, reaper: Reaper) -> None:
         self._sock = sock
+        self._sending = threading.Lock()
         self._reaper = reaper
         self._progress: tuple[object, ...] = ()
         self._progress_at = 0.0
@@ -106,7 +111,8 @@ class _ServerConnection:
     def send(self, what: str, value: object) -> None:
         """Send a frame. If the server has ended, exit: the next server starts this job anew."""
         try:
-            self._sock.sendall(frame({what: value}))
+            with self._sending:
+                self._sock.sendall(frame({what: value}))
         except OSError:
             os._exit(1)
 
@@ -180,7 +186,7 @@ def _measure(task: JobTask, server: _ServerConnection, reaper: Reaper) -> None:
         of_problem.start_ahead()
     # In a race each starts when it enters, and the next one then.
     ahead = [*uploads.values()][: 1 if task.get("race") else None]
-    for starter in (*odd[:1], *ahead):  # in the order in which they are used
+    for starter in (*odd[: odd_at_once()], *ahead):  # in the order in which they are used
         starter.start_ahead()
     import torch
 
@@ -248,8 +254,9 @@ def _check_odd_cases(
 ) -> None:
     """Check uploads in the odd cases of their op, before anything is timed.
 
-    Each runs in a further process of its own, one upload after the other. In the process that is
-    timed, an autotuner could otherwise have chosen its configuration for the sizes of odd cases.
+    Each runs in a further process of its own, several side by side: most of the time they compile on
+    a CPU. In the process that is timed, an autotuner could otherwise have chosen its configuration for
+    the sizes of odd cases.
 
     Args:
         starters: of the processes for it, one for each upload.
@@ -257,22 +264,32 @@ def _check_odd_cases(
     """
     from warpcall_kernels import measuring, ops
 
-    for number, starter in enumerate(starters if task["cases"] else ()):
-        for following in starters[number + 1 : number + 2]:
+    if not task["cases"] or not starters:
+        return
+    at_once = min(len(starters), odd_at_once())
+
+    def check(number: int) -> None:
+        for following in starters[number + at_once : number + at_once + 1]:
             following.start_ahead()
+        starter = starters[number]
         name, process = starter.name, starter.process()
-        event = {"phase": "correctness", "implementation": name}
+        event = {"phase": "correctness", **({"implementation": name} if at_once == 1 else {})}
         found = measuring.check_odd_cases(
             ops()[task["op"]],
             name,
             process,
             device,
             _deadlines(task),
-            progress=lambda event=event: server.progress(task["cases"][0][0], event),  # type: ignore[misc]  # a default binds it
+            progress=lambda: server.progress(task["cases"][0][0], event),
+            at_once=at_once,
         )
         remotes[name].begin_like(process)
         if found is not None:
             server.send("odd", {"implementation": name, "found": found.to_json()})
+
+    with measuring.same_arithmetic(), ThreadPoolExecutor(at_once) as threads:
+        for checked in [threads.submit(check, number) for number in range(len(starters))]:
+            checked.result()
 
 
 def _measure_cases(

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -53,6 +54,7 @@ SANITIZERS = ("memcheck", "racecheck")  # those of them that are tools of comput
 # What uploads print in a job; a text in the place of what goes beyond it counts like any other one.
 MOST_PRINTED_BYTES = 256 << 10  # in one case, in UTF-8: 80 KiB of which each byte may become three
 MOST_PRINTED_OF_JOB = 4 << 20
+ODD_AT_ONCE = 8  # uploads of a job that are checked in odd cases at the same time
 TAG_VARIABLE = (
     "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
 )
@@ -434,6 +436,12 @@ class Task(TypedDict):
     sanitize: NotRequired[list[ProfileTask]]
     race: NotRequired[bool]
     scratch: NotRequired[ScratchTask]
+
+
+def odd_at_once() -> int:
+    """How many uploads of a job are checked in odd cases at the same time: each keeps a CPU busy, and
+    half of them are left for the checked processes' compilers and for calls."""
+    return max(1, min(ODD_AT_ONCE, len(os.sched_getaffinity(0)) // 2))
 
 
 def is_left_out(profiler: str, status: str) -> bool:

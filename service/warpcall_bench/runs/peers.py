@@ -6,12 +6,14 @@ Each is a `warpcall_kernels.measuring.Peer`. The reaper starts and ends them (`r
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,11 +37,12 @@ _CREDENTIALS = struct.Struct("3i")  # process, user and group that the kernel re
 
 
 class Reaper:
-    """The connection of the job's process to its reaper."""
+    """The connection of the job's process to its reaper. Threads may start and end processes."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._started = 0
+        self._asking = threading.Lock()
+        self._numbers = itertools.count()
         self._running: dict[int, Peer] = {}
 
     def start(self, module: str, *, prints: bool = True) -> Peer:
@@ -53,7 +56,7 @@ class Reaper:
             RuntimeError: it cannot be started.
             OSError: likewise.
         """
-        number, self._started = self._started, self._started + 1
+        number = next(self._numbers)
         with contextlib.ExitStack() as failing, contextlib.ExitStack() as passed:
             ours, theirs = map(failing.enter_context, socket.socketpair())
             passed.enter_context(theirs)
@@ -100,8 +103,9 @@ class Reaper:
 
     def _ask(self, request: Mapping[str, Any], fds: list[int]) -> Any:
         try:
-            socket.send_fds(self._sock, [json.dumps(request).encode()], fds)
-            text = self._sock.recv(REQUEST_BYTES)
+            with self._asking:
+                socket.send_fds(self._sock, [json.dumps(request).encode()], fds)
+                text = self._sock.recv(REQUEST_BYTES)
         except OSError:
             text = b""
         if not text:

@@ -16,6 +16,7 @@ from warpcall_bench.runs.messages import (
     TAG_VARIABLE,
     Task,
     UploadLaunch,
+    odd_at_once,
     profiles_of,
 )
 from warpcall_bench.runs.one_shot import MAX_LOG_BYTES, STOP_S
@@ -29,7 +30,7 @@ from warpcall_service.processes.spawn import ChildProcess, torch_environment
 
 REAPER_MODULE = "warpcall_bench.runs.reaper"
 JOB_MODULE = "warpcall_bench.programs.job_main"
-MOST_WAITING = 4  # upload processes that wait for one job; each holds some 200 MB
+MOST_WAITING = 5  # upload processes that wait for one job; each holds some 200 MB
 
 log = logging.getLogger("warpcall.jobs")
 
@@ -194,11 +195,12 @@ def first_processes(task: Task) -> tuple[str, ...]:
         for one in uploads
         if one["name"] in task.get("odd", ()) and (on_gpu or not one.get("verified"))
     ]
-    for one in (*odd[:1], *uploads[: 1 if task.get("race") else None]):
+    for one in (*odd[: odd_at_once()], *uploads[: 1 if task.get("race") else None]):
         verified = one.get("verified", False)
         found += [RECORD_MODULE] if verified else []
         found += [UPLOAD_MODULE] if on_gpu or not verified else []
-    return tuple(found)
+    # A kernel for one dtype may well end its process in an odd case: the next one is there then.
+    return (*found, *([UPLOAD_MODULE] if on_gpu and len(odd) == 1 else []))
 
 
 def _bounded(how: Start) -> Start:

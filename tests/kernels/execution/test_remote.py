@@ -5,61 +5,25 @@ Only a clock of a GPU has such blocks. Here one of a CPU has them, and the other
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.execution.thread_peer import ThreadPeer
 from warpcall_kernels.execution.check import Expected
 from warpcall_kernels.execution.clock import CpuClock, clock
 from warpcall_kernels.execution.inputs import Pool
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess
 from warpcall_kernels.execution.reading import SAMPLES_READ
 from warpcall_kernels.execution.remote import RemoteExecutor
-from warpcall_kernels.execution.serve import Loaded, serve
 from warpcall_kernels.execution.spec import make_case
 from warpcall_kernels.execution.timed import Tight, Timed
 
 CPU = torch.device("cpu")
 CASE = make_case("permute", {"shape": [40, 30], "dtype": "F32", "params": {"dims": [1, 0]}})
-
-
-@dataclass
-class ThreadPeer:
-    """The other side as a thread of this process, whose memory it shares."""
-
-    function: Callable[..., Any]
-    pid: int = field(default_factory=os.getpid)
-    prints: BinaryIO | None = None
-
-    def __post_init__(self) -> None:
-        self.sock, self._theirs = socket.socketpair()
-        self._thread = threading.Thread(target=serve, args=(self._theirs, self._load, "cpu"))
-        self._thread.start()
-
-    def stop(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def cpu_us(self) -> float:
-        return 0.0
-
-    def end(self) -> str:
-        self.sock.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._theirs.close()
-        return ""
-
-    def _load(self, _: dict[str, Any]) -> Loaded:
-        return Loaded(function=self.function)
 
 
 def tightly(self: CpuClock, timed: Timed, calls: int) -> Tight:

@@ -30,6 +30,7 @@ PLAN = {
     "outputs": [[1, 0]],
 }
 LARGE = "x" * (frames.MOST_BYTES + 1)
+FAILED = {"status": "cuda_error", "error": "an illegal address", "traceback": None}
 
 
 class Recorder:
@@ -171,3 +172,30 @@ def test_the_recorder_prepares_cases_before_they_are_recorded(*, failed: bool) -
     assert peer.requests[1]["do"] == "prepare"
     assert peer.requests[1]["cases"] == [CASE, CASE]
     assert peer.requests[1]["until_s"] == 3.0
+
+
+def test_a_kernel_that_ends_its_process_does_not_end_the_recorder() -> None:
+    recorder = Recorder(lambda _: {"plan": PLAN})
+    started: list[Recorder] = []
+
+    def start() -> Recorder:
+        started.append(Recorder(lambda _: {"failed": FAILED}))
+        return started[-1]
+
+    recording = RemoteProcess(lambda: recorder, {})
+    process = VerifiedProcess(start, recording, "sm_90", on_gpu=True)
+    try:
+        for count in (1, 2):
+            recording.begin(Deadlines())
+            process.begin(Deadlines())
+            with pytest.raises(RemoteFailed, match="illegal address"):
+                process.ask("call", 30.0, "a call")
+
+            assert len(started) == count
+            assert not process.runs
+            assert recording.runs
+        loads = [one for one in recorder.requests if one["do"] == "load"]
+        assert len(loads) == 1, "it was started once"
+    finally:
+        process.end()
+    assert not recording.runs

@@ -1,0 +1,44 @@
+"""The other side of a socket as a thread, in place of a process of an upload."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from warpcall_kernels.execution.serve import Loaded, serve
+
+
+@dataclass
+class ThreadPeer:
+    """The other side as a thread of this process, whose memory it shares."""
+
+    function: Callable[..., Any]
+    pid: int = field(default_factory=os.getpid)
+    prints: BinaryIO | None = None
+
+    def __post_init__(self) -> None:
+        self.sock, self._theirs = socket.socketpair()
+        self._thread = threading.Thread(target=serve, args=(self._theirs, self._load, "cpu"))
+        self._thread.start()
+
+    def stop(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def cpu_us(self) -> float:
+        return 0.0
+
+    def end(self) -> str:
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._theirs.close()
+        return ""
+
+    def _load(self, _: dict[str, Any]) -> Loaded:
+        return Loaded(function=self.function)
