@@ -286,6 +286,7 @@ class Exchanges:
                     raise problem_of(reply, sender_of(target.config))
                 if owner in tried:  # it is listed for some seconds after it was lost
                     failed = owner
+                    tried.append(target)  # it would say the same again, without a pause
                     raise ConnectionFailed(f"{owner.config.url} has it and does not answer")
                 moved = owner
                 continue

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ import httpx
 import numpy as np
 import pytest
 
+from tests import waiting
 from tests.client.flavours import Flavour, flavour_named
 from tests.servers import Server
 from tests.service.databases import Database, Postgres, new_postgresql
 from tests.service.nodes.test_nodes import killed, node, states
-from tests.waiting import until
 from warpcall import AsyncClient, Client, InvalidInput, NodeGone, NotFound, TransportError
 from warpcall._blocking import run_now
 
 pytestmark = pytest.mark.slow
+until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -220,11 +222,15 @@ def test_when_servers_die_their_calls_are_repeated_elsewhere(
             jobs = gpu.jobs.list()
             with pytest.raises(NodeGone, match=f"server {id_of_a} on .*, which is gone since"):
                 stored.get()
+            asked = sum(
+                f"/v1/tensors/{stored.id}" in line for line in b.log.read_text().splitlines()
+            )
 
         with Client([a.url, b.url]) as gpu:  # the first of them is dead from the beginning
             answers += [permute(gpu) for _ in range(3)]
 
     assert stored.id.endswith(id_of_a)
+    assert 0 < asked < 100, "while the lost server is listed, the other one is asked after pauses"
     assert jobs == []
     for answer in answers:
         np.testing.assert_array_equal(answer, X.T)
