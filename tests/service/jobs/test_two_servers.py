@@ -8,18 +8,22 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+import psycopg
 import pytest
 import sqlalchemy as sa
 
+from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.job_requests import (
@@ -38,7 +42,7 @@ from tests.service.job_requests import (
 )
 from tests.service.requests import logged
 from tests.suspended import suspend
-from tests.waiting import lives, until
+from tests.waiting import lives
 from warpcall_bench.jobs.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"
@@ -52,6 +56,7 @@ RUN = ["queued", "preparing", "waiting_gpu", "running"]
 END = ["finalizing", "succeeded"]
 
 pytestmark = [pytest.mark.parametrize("database", ["postgresql"], indirect=True), pytest.mark.slow]
+until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 
 @contextmanager
@@ -94,7 +99,8 @@ def measured_once(http: httpx.Client, job: Job) -> bool:
 def waiting_on(server: Server) -> Job:
     """A job that this server runs: its first case is measured, and its second one waits."""
     with client(server) as http:
-        return reached(http, submit(http, **WAITS), lambda found: found["cases_done"] == 1)
+        one_is_done = partial(reached, there=lambda found: found["cases_done"] == 1, passes=False)
+        return one_is_done(http, submit(http, **WAITS))
 
 
 def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: Path) -> Job:
@@ -122,7 +128,7 @@ def test_a_server_that_stood_still_ends_its_run_and_the_other_ones_result_stays(
         suspend(psutil.Process(a.process.pid))
         try:
             with beside(database, tmp_path / "b") as b, client(b) as http:
-                reached(http, job, lambda found: found["attempts"] == 2)
+                reached(http, job, lambda found: found["attempts"] == 2, passes=False)
                 new = measurer(b)
                 os.kill(a.process.pid, signal.SIGCONT)
                 until(lambda: not any(map(lives, old)))
@@ -203,10 +209,7 @@ def test_a_job_ends_once_although_its_connections_are_cut_at_every_write(
     database: Database, postgres: Postgres, tmp_path: Path
 ) -> None:
     name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
-    cut = (
-        "DO $$ BEGIN PERFORM pg_terminate_backend(pid) FROM pg_stat_activity "
-        f"WHERE datname = '{name}'; END $$"
-    )
+    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
     (tmp_path / "continue_file").touch()
     many = [{**CASE, "shape": [8, n]} for n in range(2, 14)]  # so that there are many writes
     with beside(database, tmp_path / "a") as a, beside(database, tmp_path / "b") as b:
@@ -216,9 +219,11 @@ def test_a_job_ends_once_although_its_connections_are_cut_at_every_write(
         def running() -> bool:
             return bool(processes(a) or processes(b))
 
-        until(running)
-        while running():
-            postgres.psql(cut)
+        until(running, passes=True)
+        with psycopg.connect(postgres.url.format("postgres"), autocommit=True) as others:
+            while running():
+                others.execute(cut)
+                time.sleep(0.03)  # so that some statements are done between two cuts
         with client(b) as http:
             done = ended(http, job)
             seen = states(http, done)

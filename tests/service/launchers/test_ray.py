@@ -17,6 +17,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from tests import forks
 from tests.service.databases import Database, Postgres, environment, new_postgresql
 from tests.service.job_requests import (
     BRIEF,
@@ -42,6 +43,7 @@ NODE = {
 }
 COMMAND_S = 240.0  # beside other tests; alone some 10
 SCRIPT = Path(__file__).parents[3] / "launchers/ray/warpcall_ray.py"
+RUN = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 pytestmark = [pytest.mark.timeout(550), pytest.mark.slow]
@@ -124,14 +126,9 @@ class RayCluster:
 
 
 def ray(*words: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, SCRIPT, *words],
-        env=environment(settings),
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
+    """The script in a fork of the template, which has imported what it needs except Ray."""
+    program = [sys.executable, "-c", RUN, str(SCRIPT), *words]
+    return forks.run(program, environment(settings), timeout_s=COMMAND_S)
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +180,12 @@ def test_a_server_of_a_killed_node_is_placed_again_and_its_job_goes_on(cluster: 
 
     with Client(other, api_key=cluster.key) as gpu:
         np.testing.assert_array_equal(gpu.permute(X, dims=[1, 0]), X.T)
-    until(lambda: set(cluster.states()) - set(urls.values()), timeout_s=COMMAND_S)
+    until(lambda: set(cluster.states()) - set(urls.values()), timeout_s=COMMAND_S, passes=False)
     # Its first heartbeat comes before it says that it listens.
     until(
         lambda: set(cluster.addresses("status").values()) <= set(cluster.states()),
         timeout_s=COMMAND_S,
+        passes=False,
     )
     now = cluster.addresses("status")
     assert now[name] != lost
@@ -209,7 +207,11 @@ def test_a_server_of_a_killed_node_is_placed_again_and_its_job_goes_on(cluster: 
     )
     assert len(began) >= 2 * 3, "actors, servers and workers"
     # A process whose parent has ended is no longer below the cluster, and may still be ending.
-    until(lambda: not cluster.servers() and not any(map(lives, began)), "processes are left")
+    until(
+        lambda: not cluster.servers() and not any(map(lives, began)),
+        "processes are left",
+        passes=False,
+    )
     states = cluster.states()
     assert {states[url] for url in now.values()} == {"stopped"}
 
@@ -227,7 +229,7 @@ def test_up_says_why_servers_are_not_ready_and_down_removes_them(
     assert "WARPCALL_REQUIRE_KEYS is set and the database has no API key" in refused.stderr
     assert "warpcall-1 waits until Ray has a machine for it" in waiting.stderr, "with a GPU"
     assert down.stdout == "warpcall-0 stopped\nwarpcall-1 killed\n"
-    until(lambda: not cluster.servers(), "processes are left")
+    until(lambda: not cluster.servers(), "processes are left", passes=False)
 
 
 POSTGRES = {"WARPCALL_DATABASE_URL": "postgresql://127.0.0.1:1/none"}

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import psutil
 import pytest
 
 from demo.server import COMMAND, Server
-from tests import forks
+from tests import forks, waiting
 from tests.app.oip.grpc_client import connected
 from tests.servers import running_server
 from tests.service.databases import environment
@@ -29,7 +31,7 @@ from tests.service.nodes.test_nodes import killed
 from tests.service.stopped_lane import stopped_lane
 from tests.suspended import suspended
 from tests.template import TEMPLATE, WORKER
-from tests.waiting import lives, until
+from tests.waiting import lives
 from warpcall import Client
 from warpcall_service.http.listen import ServerError
 from warpcall_service.nodes.server_identity import ServerIdentity, own_url
@@ -37,6 +39,7 @@ from warpcall_service.settings import Settings
 from warpcall_service.supervisor.plan import plan_servers
 
 pytestmark = pytest.mark.slow
+until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 TWO = {"WARPCALL_SERVERS": "2", "WARPCALL_DEVICES": "cpu", "WARPCALL_ARENA_BYTES": "16MiB"}
@@ -153,15 +156,31 @@ def test_a_server_waits_for_the_one_before_it_and_has_its_id(tmp_path: Path) -> 
 
 
 def test_the_sdk_finds_a_stored_tensor_behind_the_port_and_spreads_calls(two: Server) -> None:
+    own = {node["id"]: node["url"] for node in both(two)}
+    # A client that reads of one server only looks for others after half a minute.
+    until(lambda: all(len(nodes_at(url)) == 2 for url in own.values()))
     with Client(two.url) as gpu:
-        stored = [gpu.put(X) for _ in range(3)]
-        until(lambda: gpu.put(X).id[-16:] != stored[0].id[-16:])
+        until(
+            lambda: (
+                gpu.permute(X, dims=(1, 0)) is not None and len(gpu._core.targets.candidates) == 2
+            )
+        )
+        stored = []
+        for owner in [*own] * 2:
+            gpu._core.targets.store = owner  # else one server has all of them
+            stored.append(gpu.put(X))
         for one in stored:
             np.testing.assert_array_equal(one.get(), X)
             np.testing.assert_array_equal(gpu.transpose_add(one, X.T.copy()), X.T + X.T)
-        count = len({one.id for one in gpu.tensors()})
+        listed_ids = {one.id for one in gpu.tensors()}
 
-    assert count >= 4
+    assert [one.id[-16:] for one in stored] == [*own] * 2
+    assert {one.id for one in stored} <= listed_ids
+
+
+def nodes_at(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(f"{url}/v1/nodes", timeout=30).json()["nodes"]
+    return [node for node in found if node["state"] == "alive"]
 
 
 def test_jobs_run_once_each_from_one_queue(two: Server) -> None:
@@ -199,6 +218,7 @@ def test_a_server_that_is_killed_is_started_again_and_nobody_waits_for_it(two: S
     victim.wait(WAIT_S)  # until then its socket takes connections, which are reset at its end
     while two.log.read_text().count("the server listens on") < 3:
         assert answers_at_once(two)
+        time.sleep(0.01)
     until(
         lambda: {node["id"] for node in alive(two)} == ids and len(below(two)) == 2,
         timeout_s=WAIT_S,
@@ -221,7 +241,7 @@ def test_a_server_that_starts_does_not_listen_on_the_public_port(two: Server) ->
         found[:] = [child for child in below_them if WORKER in child.cmdline()]
         return bool(found)
 
-    until(starts_its_worker, timeout_s=WAIT_S)
+    until(starts_its_worker, timeout_s=WAIT_S, passes=True)  # which it does soon
     worker, starting = found[0], found[0].parent()
     assert starting is not None
     with suspended(worker):  # so that the server does not become ready

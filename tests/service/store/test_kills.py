@@ -90,23 +90,44 @@ def state(store):
         disabled = session.scalars(sa.select(tables.User.disabled_at)).all()
         requests = [row.requests for row in users.usage(session, "2026-01-01")]
         return [len(found.keys), found.number, any(disabled), requests]
-for statement in range(1, 1000):
+def killed_after(statement):  # in a child: None, or the number of statements if there are fewer
+    source, sink = os.pipe()
     if not (child := os.fork()):
-        left = [statement]
+        done = 0
         def count(*_):
-            left[0] -= 1
-            if not left[0]:
+            nonlocal done
+            done += 1
+            if done == statement:
                 os.kill(os.getpid(), signal.SIGKILL)
         sa.event.listen(sa.Engine, "after_cursor_execute", count)
         sa.event.listen(sa.Engine, "commit", count)
         do(Store(URL, FOLDER))
+        os.write(sink, str(done).encode())
         os._exit(0)
     status = os.waitpid(child, 0)[1]
+    os.close(sink)
     store = Store(URL, FOLDER)
     print(json.dumps([os.waitstatus_to_exitcode(status), state(store)]), flush=True)
     store.close()
-    if not status:
-        break
+    with os.fdopen(source) as said:
+        return int(said.read() or 0) or None
+def wipe():
+    if URL is None:
+        for file in FOLDER.iterdir():
+            file.unlink()
+        return
+    store = Store(URL, FOLDER)
+    with store.write() as session:
+        for statement in ("DROP SCHEMA public CASCADE", "CREATE SCHEMA public"):
+            session.connection().exec_driver_sql(statement)
+    store.close()
+# Each child begins anew. What a statement of a migration leaves too early stays until the last ones:
+# those are tried as well, but of the others one of eight.
+step = 8 if DEED == "migrate" else 1
+if number := next(filter(None, map(killed_after, range(1, 1000, step)))):
+    if step > 1:
+        wipe()
+        next(filter(None, map(killed_after, range(number - 4, number + 2))))
 """
 
 
@@ -130,11 +151,14 @@ def test_killed_after_any_statement_nothing_is_half_done(
     done = forks.run(program, environment(database.settings), timeout_s=240)
 
     assert (done.returncode, done.stderr) == (0, "")
-    *killed_ones, last = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    killed_ones = [state for status, state in found if status == -signal.SIGKILL]
     assert len(killed_ones) >= 3
-    assert {status for status, _ in killed_ones} == {-signal.SIGKILL}
-    assert [state for _, state in killed_ones] == [before] * len(killed_ones)
-    assert last == [0, after]
+    assert killed_ones == [before] * len(killed_ones)
+    assert [one for one in found if one[0] != -signal.SIGKILL] == [[0, after]] * (
+        2 if deed == "migrate" else 1
+    )
+    assert found[-1] == [0, after]
     whole(database)
 
 
