@@ -99,8 +99,8 @@ def measured_once(http: httpx.Client, job: Job) -> bool:
 def waiting_on(server: Server) -> Job:
     """A job that this server runs: its first case is measured, and its second one waits."""
     with client(server) as http:
-        one_is_done = partial(reached, there=lambda found: found["cases_done"] == 1, passes=False)
-        return one_is_done(http, submit(http, **WAITS))
+        job = submit(http, **WAITS)
+        return reached(http, job, lambda found: found["cases_done"] == 1, passes=False)
 
 
 def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: Path) -> Job:
@@ -240,7 +240,12 @@ def test_12_jobs_on_two_servers_run_once_each(database: Database, tmp_path: Path
         client(a) as one,
         client(b) as other,
     ):
-        jobs = [submit((one, other)[n % 2], fresh=True, note=str(n)) for n in range(12)]
+        first = [submit(one, fresh=True, note="first", **WAITS) for _ in range(2)]
+        for job in first:  # one on each server
+            reached(one, job, lambda found: found["cases_done"] == 1, passes=False)
+        (tmp_path / "continue_file").touch()
+        others = [submit((one, other)[n % 2], fresh=True, note=str(n)) for n in range(10)]
+        jobs = [*first, *others]
         done = [ended(one, job) for job in jobs]
         seen = [states(other, job) for job in done]
 
