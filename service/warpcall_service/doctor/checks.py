@@ -5,6 +5,7 @@ Each function here makes one finding, and raises nothing that an operator can ca
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import ssl
@@ -20,7 +21,7 @@ from warpcall_service.auth import users
 from warpcall_service.auth.access import check_certificate, check_keys
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.findings import Finding
-from warpcall_service.http.listen import ServerError, listen
+from warpcall_service.http.listen import ServerError, listen, reserve
 from warpcall_service.nodes.registry import now_ms
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
@@ -28,6 +29,7 @@ from warpcall_service.store.database import Store, StoreError
 SHM = Path("/dev/shm")  # nosec B108  # where shm_open keeps segments; nothing is made there
 LEAST_FREE_BYTES = 64 << 20  # of the data folder's disk, under which the database soon fails
 FEW_FREE_BYTES = 1 << 30
+OF_GRPC = ("grpc", "google.protobuf")  # modules of the extra `grpc`
 MOST_SKEW_S = 5.0  # from which on servers take each other for gone
 DAY_S = 86_400
 SOON_S = 21 * DAY_S  # before the end of a certificate
@@ -134,9 +136,34 @@ def check_port(settings: Settings, gpus: int, answers_at: AnswersAt) -> Finding:
         return Finding(
             name, "ok", f"a Warpcall server runs already on {settings.host}, port {ports}"
         )
+    if trouble := _grpc_trouble(settings):
+        return Finding(name, "failed", *trouble)
     what = f"port {settings.port}" if settings.port else "a free port"
     more = f" and the {len(further)} after it" if further else ""
+    more += f", and {settings.grpc_port} for gRPC," if settings.grpc_port else ""
     return Finding(name, "ok", f"{what}{more} on {settings.host} can be listened on")
+
+
+def _grpc_trouble(settings: Settings) -> tuple[str, str] | None:
+    """Why gRPC cannot be served, and what to do; None if it can, or if it is not wanted."""
+    if settings.grpc_port is None:
+        return None
+    if missing := [one for one in OF_GRPC if not _is_installed(one)]:
+        text = f"WARPCALL_GRPC_PORT needs {' and '.join(missing)}, not installed here"
+        return text, "install the server's extra `grpc`"
+    try:
+        with reserve(settings.host, settings.grpc_port, "WARPCALL_HOST and WARPCALL_GRPC_PORT"):
+            return None
+    except (ServerError, OverflowError) as error:
+        advice = "end the program there (ss -ltnp), or choose another WARPCALL_GRPC_PORT"
+        return str(error), advice
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it would be in
+        return False
 
 
 def check_disk(settings: Settings) -> Finding:

@@ -281,6 +281,23 @@ def _is_ours_never(host: str, port: int) -> bool:
     return False
 
 
+def test_the_port_of_grpc_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc", reason="needs the extra grpc")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        taken = checks.check_port(settings(tmp_path, grpc_port=port), 0, _is_ours_never)
+    free = checks.check_port(settings(tmp_path, grpc_port=port), 0, _is_ours_never)
+    monkeypatch.setattr(checks, "OF_GRPC", ("grpc", "no_such_package.module"))
+    missing = checks.check_port(settings(tmp_path, grpc_port=port), 0, _is_ours_never)
+    unwanted = checks.check_port(settings(tmp_path), 0, _is_ours_never)
+
+    assert taken.state == "failed"
+    assert f"WARPCALL_GRPC_PORT: cannot listen on 127.0.0.1:{port}" in taken.text
+    assert (free.state, f"{port} for gRPC" in free.text) == ("ok", True)
+    assert (missing.state, "needs no_such_package.module, not" in missing.text) == ("failed", True)
+    assert (unwanted.state, "gRPC" in unwanted.text) == ("ok", False)
+
+
 def test_the_further_ports_of_several_servers_are_checked(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
