@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import secrets
 import time
@@ -45,17 +46,17 @@ def check_results(
         values = values_of(draw(case.inputs, seed, device))
         check = functools.partial(_check, Expected(case, values, device), values, seed, device)
         present = [c for c in candidates if c.executor is not None and c.status == "ok"]
-        remote = _by_process(present) if at_once > 1 else []
-        together = [c for some in remote for c in some] if len(remote) > 1 else []
-        for c in together:
-            report("correctness", implementation=c.name)
-        with ThreadPoolExecutor(at_once) as threads:
-            for checked in [threads.submit(check, some) for some in remote if together]:
-                checked.result()
-        for c in present:
-            if c not in together:
+        remote = _by_process(present)
+        if min(at_once, len(remote)) > 1:
+            for c in itertools.chain(*remote):
                 report("correctness", implementation=c.name)
-                check([c])
+            with ThreadPoolExecutor(at_once) as threads:
+                for checked in [threads.submit(check, some) for some in remote]:
+                    checked.result()
+            present = [c for c in present if c.process is None]
+        for c in present:
+            report("correctness", implementation=c.name)
+            check([c])
             blocks.stop_if_lost(c)
         report("correctness")  # the next draw and its reference belong to no candidate
     blocks.free()
