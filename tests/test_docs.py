@@ -199,32 +199,31 @@ def test_the_examples_of_a_page_run_as_written(
 
 
 def test_the_commands_of_the_page_to_get_started_run_as_written(
-    server: Server, tmp_path: Path
+    server: Server,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The page's commands are forks, as those of the pages in docs; what `pip` installs is read by nothing."""
+    monkeypatch.chdir(tmp_path)  # which forks have
+    own = tmp_path_factory.mktemp("commands")
     page = server.get("/start")[1]
     commands = [
         html.unescape(one) for one in re.findall(r"<pre><code>(.*?)</code>", page, re.DOTALL)
     ]
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{own}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "XDG_CONFIG_HOME": str(tmp_path),
     }
 
-    for command in commands:
-        text = command.replace("pip install", "pip install -qq --no-deps --target installed")
-        program = [sys.executable, "-c"] if text.startswith("import") else ["bash", "-euc"]
-        done = subprocess.run(
-            [*program, text],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    with forked_commands(own):
+        for command in commands:
+            text = command.replace("pip install", "pip install -qq --no-deps --target installed")
+            program = [sys.executable, "-c"] if text.startswith("import") else ["bash", "-euc"]
+            done = forks.run([*program, text], environment, timeout_s=120)
 
-        assert (done.returncode, done.stderr) == (0, ""), f"{text}\n{done.stdout}{done.stderr}"
+            assert (done.returncode, done.stderr) == (0, ""), f"{text}\n{done.stdout}{done.stderr}"
 
     assert len(commands) == 7
     assert (tmp_path / "turned.npy").exists()

@@ -52,7 +52,7 @@ def _survive(network: Network, postgres: Postgres, folder: Path) -> None:
     try:
         for machine in machines:
             machine.start()
-        users += [User(u, key, machines, 2, repeats=u == USERS[-1]) for u, key in keys.items()]
+        users += [User(u, key, machines, 1, repeats=u == USERS[-1]) for u, key in keys.items()]
         partitions = Partitions(network, PARTITIONS, PARTITION_S, random.Random(SEED))
         killer = Killer(machines, postgres, name, chooser)
         try:

@@ -19,7 +19,7 @@ from warpcall.jobs import UNFINISHED
 
 DEADLINE_S = 8.0  # of a call: shorter than a partition
 LATE_S = 7.0  # what a busy machine may add
-PAUSE_S = 0.05  # between two calls
+PAUSE_S = 0.1  # between two calls
 JOB_S = 180.0  # in which a job ends once nothing is killed any more
 CASES = 6
 SMALL, LARGE = np.arange(1024.0).reshape(8, 128), np.arange(131_072.0).reshape(256, 512)

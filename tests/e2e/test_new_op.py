@@ -23,7 +23,7 @@ from demo.server import Server, running_server
 from tests.servers import SMALL
 from warpcall import Client
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the kernels are compiled for a GPU
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,48 +106,54 @@ for name in {[*NEW]}:
     result = measuring.measure(case, ["torch", "copy"], "cpu", brief)
     print(case.key, [i.status for i in result.implementations])
 """
+BETWEEN = "the tests have passed\n"
+TESTED = f"""
+import pytest, sys
+
+if status := pytest.main(sys.argv[1:]):  # first: it chooses the interpreter before Triton is imported
+    sys.exit(status)
+print({BETWEEN!r}, end="")
+"""
 
 
-def test_they_become_methods_of_the_sdk_and_are_measured_from_a_shape_and_a_dtype(
-    sources: Path,
-) -> None:
-    said = in_new_process(sources, "-c", USED)
+@pytest.fixture(scope="module")
+def said(sources: Path) -> dict[str, str]:
+    """What the suite of all ops says of these, and what a program does that uses them, in one process.
 
-    for name in NEW:
-        assert f"def {name.replace('-', '_')}(" in said
-    assert said.endswith("".join(f"{name} x=BF16[31,33] ['ok', 'ok']\n" for name in NEW))
-
-
-@pytest.mark.timeout(600)  # the kernels are compiled for a GPU
-def test_they_are_tested_by_the_suite_of_all_ops(sources: Path) -> None:
-    # Tests of all ops find these by `ops`. To import the other files would take ten seconds of CPU, and to
-    # compile the kernels for three other kinds of GPU as well another ten.
+    Tests of all ops find these by `ops`. To import the other files would take ten seconds of CPU, and to
+    compile the kernels for three other kinds of GPU as well another ten.
+    """
     files = sorted(
         str(file.relative_to(ROOT))
         for file in (ROOT / "tests/kernels").rglob("test_*.py")
         if re.search(r"\bops\b", file.read_text())
     )
-    command = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist", *files)
-
     wanted = f"({' or '.join(NEW)}) and not test_other_gpus"
-    said = in_new_process(sources, *command, "-k", wanted, timeout_s=560)
-
-    for name in NEW:
-        assert len(re.findall(rf"\[.*{name}.* PASSED", said)) > 20
-    assert re.search(r"test_every_case_compiles\[.* PASSED", said)
-    assert "FAILED" not in said
-
-
-def in_new_process(sources: Path, *arguments: str, timeout_s: float = 280) -> str:
-    """What Python prints when the package is the one in `sources`."""
+    command = ["-v", "-p", "no:cacheprovider", "-p", "no:xdist", *files, "-k", wanted]
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "-c", f"{TESTED}{USED}", *command],
         env={**os.environ, "PYTHONPATH": str(sources)},
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=560,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    tested, _, used = done.stdout.partition(BETWEEN)
+    return {"used": used, "tested": tested}
+
+
+def test_they_become_methods_of_the_sdk_and_are_measured_from_a_shape_and_a_dtype(
+    said: dict[str, str],
+) -> None:
+    for name in NEW:
+        assert f"def {name.replace('-', '_')}(" in said["used"]
+    assert said["used"].endswith("".join(f"{name} x=BF16[31,33] ['ok', 'ok']\n" for name in NEW))
+
+
+def test_they_are_tested_by_the_suite_of_all_ops(said: dict[str, str]) -> None:
+    for name in NEW:
+        assert len(re.findall(rf"\[.*{name}.* PASSED", said["tested"])) > 20
+    assert re.search(r"test_every_case_compiles\[.* PASSED", said["tested"])
+    assert "FAILED" not in said["tested"]

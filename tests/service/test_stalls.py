@@ -33,6 +33,9 @@ from warpcall_service.log_writer import MAX_LINES
 pytestmark = pytest.mark.slow
 
 DROPPED = "warpcall_log_lines_dropped_total"
+LOGGED = (
+    60  # calls, each with a line in the log; nothing is read, and a pipe is full from the beginning
+)
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def test_an_output_that_nobody_reads_stops_nothing(
         server_that_writes_to(stdout, stderr, sqlite.settings) as server,
         speak_to(server) as http,
     ):
-        serves(http, 300)
+        serves(http, LOGGED)
 
         ends(server)
     os.close(sink)
@@ -87,7 +90,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(
     if how == "closed":
         pipe.leave()
     with server_that_writes_to(sink, sink, sqlite.settings) as server, speak_to(server) as http:
-        serves(http, 300)
+        serves(http, LOGGED)
         assert metrics(http)[DROPPED] > 0
 
         ends(server)
@@ -149,7 +152,7 @@ def test_a_full_disk_below_database_and_log_stops_nothing(sqlite: Database, tmp_
         with filler.open("wb", buffering=0) as rest, suppress(OSError):
             while rest.write(b"0" * 4096):
                 pass
-        serves(http, 300)
+        serves(http, LOGGED)
         until(lambda: up(http) == (1, 0))
         assert metrics(http)[DROPPED] > 0
 
