@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
-from tests.client.command import WARPCALL
+from tests.e2e.command import command_for
 from tests.pages.browsers import chromium, needs_chromium, opened
 from tests.servers import Server
 from tests.service.databases import Database
@@ -28,10 +28,24 @@ ONE, TWO, THREE = "Acme One 40GB", "Acme Two", "Acme Three"
 ASKED = ("bench", "permute", "--shape", "8x8,16x16", "--dtype", "fp32", "--dims", "1,0")
 
 
-def warpcall(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the command says, in a process of its own."""
-    command = [*WARPCALL, *arguments, "--url", server.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+class Printed(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def warpcall(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Printed]:
+    """Runs the command in this process, with a server and arguments."""
+
+    def run(server: Server, *arguments: str) -> Printed:
+        return Printed(*command_for(server, monkeypatch, capsys)(*arguments))
+
+    return run
 
 
 def models_of(http: httpx.Client, jobs: list[dict[str, Any]]) -> list[str]:
@@ -40,7 +54,7 @@ def models_of(http: httpx.Client, jobs: list[dict[str, Any]]) -> list[str]:
 
 @needs_chromium
 def test_one_question_has_a_column_for_each_model_and_one_that_lacks_holds_no_other(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, warpcall: Callable[..., Printed]
 ) -> None:
     with ExitStack() as stack:
         a = stack.enter_context(with_model(database, tmp_path / "a", ONE))
@@ -105,7 +119,7 @@ def test_one_question_has_a_column_for_each_model_and_one_that_lacks_holds_no_ot
 
 
 def test_all_parts_of_a_group_are_cancelled_and_each_counts_for_the_quota(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, warpcall: Callable[..., Printed]
 ) -> None:
     body = {"gpus": ["one", "nothing", "more"], "job": {**JOB, "precision": "quick"}}
     with with_model(database, tmp_path / "a", ONE) as a, client(a) as http:

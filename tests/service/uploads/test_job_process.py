@@ -108,21 +108,30 @@ def test_an_upload_cannot_compute_ahead_of_our_clock(tmp_path: Path) -> None:
     assert found["torch"]["status"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        ("import nothing_like_this\n", "ModuleNotFoundError: No module named 'nothing_like_this'"),
-        ("def permute(x dims):\n    pass\n", "SyntaxError: invalid syntax"),
-        ("def other():\n    pass\n", "AttributeError: module"),
-        ("raise SystemExit(3)\n", "UploadedCodeEnded: it raised SystemExit: 3"),
-        ("def permute(x, dims):\n    raise SystemExit(3)\n", "UploadedCodeEnded: it raised System"),
-        ("def permute(x, dims):\n    raise KeyError('a')\n", "KeyError: 'a'"),
-        (WRONG, ""),
-    ],
-)
-def test_an_upload_that_fails_fails_alone(source: str, error: str, tmp_path: Path) -> None:
-    found = measured(tmp_path, {"ann/bad": source, "ann/plain": PLAIN})
+# Sources that fail, each with the begin of its error.
+FAILING = {
+    "absent": (
+        "import nothing_like_this\n",
+        "ModuleNotFoundError: No module named 'nothing_like_this'",
+    ),
+    "syntax": ("def permute(x dims):\n    pass\n", "SyntaxError: invalid syntax"),
+    "other": ("def other():\n    pass\n", "AttributeError: module"),
+    "exits": ("raise SystemExit(3)\n", "UploadedCodeEnded: it raised SystemExit: 3"),
+    "exits-later": (
+        "def permute(x, dims):\n    raise SystemExit(3)\n",
+        "UploadedCodeEnded: it raised System",
+    ),
+    "raises": ("def permute(x, dims):\n    raise KeyError('a')\n", "KeyError: 'a'"),
+    "wrong": (WRONG, "out differs from the reference"),
+}
+
+
+def test_uploads_that_fail_fail_alone(tmp_path: Path) -> None:
+    sources = {f"ann/{name}": source for name, (source, _) in FAILING.items()}
+
+    found = measured(tmp_path, {**sources, "ann/plain": PLAIN})
 
     assert found["ann/plain"]["status"] == "ok"
-    assert found["ann/bad"]["status"] != "ok"
-    assert found["ann/bad"]["error"].startswith(error)
+    for name, (_, error) in FAILING.items():
+        assert found[f"ann/{name}"]["status"] != "ok", name
+        assert found[f"ann/{name}"]["error"].startswith(error)

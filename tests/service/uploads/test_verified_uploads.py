@@ -240,6 +240,7 @@ def measured(folder: Path, **sources: str) -> dict[str, Any]:
     return {"rows": rows, "texts": texts}
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_author_s_code_runs_in_the_recorder_only(tmp_path: Path) -> None:
     found = measured(tmp_path, asks=ASKS, computes=TORCH)
 
