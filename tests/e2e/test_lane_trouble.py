@@ -9,12 +9,14 @@ import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 
 import httpx
 import numpy as np
 import pytest
 
 from bench.descriptors import held
+from tests import waiting
 from tests.e2e.test_survives import (
     IDENTITY,
     SMALL,
@@ -23,7 +25,6 @@ from tests.e2e.test_survives import (
     metric,
     raw,
     transposed,
-    until,
 )
 from tests.servers import Server, running_server
 from tests.service.job_requests import JOB
@@ -33,6 +34,7 @@ from tests.waiting import lives
 from warpcall import Client
 
 pytestmark = pytest.mark.slow
+until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 
 @pytest.mark.parametrize("caller", ["a call", "a job", "a client that left"])
@@ -59,7 +61,7 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
             until(lambda: not lives(lane))
 
         until(lambda: metric(stuck, "warpcall_lane_restarts_total") > 0)
-        until(lambda: http.post("/v1/kernels/permute", json=IDENTITY).status_code == 200, 60)
+        until(lambda: http.post("/v1/kernels/permute", json=IDENTITY).status_code == 200)
         said = log_of(stuck)
 
     assert (
@@ -86,7 +88,7 @@ def test_a_server_without_descriptors_says_why_its_lane_is_away_and_gets_it_back
             call = http.post("/v1/kernels/permute", json=IDENTITY)
             resource.prlimit(pid, limit, (soft, hard))
 
-            until(lambda: http.get("/readyz").status_code == 200, 60)
+            until(lambda: http.get("/readyz").status_code == 200)
             assert np.array_equal(transposed(client), X.T)
             assert http.post("/v1/jobs/preview", json=JOB).status_code == 200
             after = held(pid)
@@ -119,7 +121,7 @@ def test_idle_connections_leave_the_descriptors_that_the_server_itself_needs() -
         lane = lane_of(short)
         lane.kill()
         until(lambda: http.get("/readyz").json()["lanes"][0]["restarts"] == 1)
-        until(lambda: http.get("/readyz").status_code == 200, 60)
+        until(lambda: http.get("/readyz").status_code == 200)
         job = http.post("/v1/jobs", json=JOB)
 
         stack.close()

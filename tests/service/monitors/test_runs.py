@@ -15,6 +15,7 @@ from warpcall.errors import TooLarge
 from warpcall_bench.jobs import lifecycle, queue
 from warpcall_bench.jobs.tables import Job
 from warpcall_bench.monitors import database, history, runs
+from warpcall_bench.monitors.detection import RUNS
 from warpcall_bench.monitors.models import MonitorRequest
 from warpcall_bench.monitors.runs import DueRun, RunLost
 from warpcall_bench.monitors.tables import Monitor, MonitorStep
@@ -223,14 +224,16 @@ def test_times_on_another_model_are_another_history(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_latest_200_runs_are_read(store: Store) -> None:
+def test_only_the_latest_runs_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "RUNS", 20)  # each one is a job of 10 ms of CPU
     monitor = add(store)
-    add_runs(store, monitor, [50.0] + [100.0] * 200)
+    add_runs(store, monitor, [50.0] + [100.0] * 20)
 
     with store.read() as session:
         row = session.scalars(sa.select(Monitor)).one()
         (points,) = history.series_of(session, row).values()
-    assert [point.median_us for point in points] == [100.0] * 200
+    assert [point.median_us for point in points] == [100.0] * 20
+    assert RUNS == 200
 
 
 def test_a_request_of_a_job_has_at_most_as_many_tags_as_it_may(store: Store) -> None:
