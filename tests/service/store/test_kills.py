@@ -203,7 +203,7 @@ def test_a_killed_process_leaves_usage_whole(database: Database) -> None:
 def test_a_killed_migration_is_all_or_nothing(database: Database) -> None:
     states = set()
     for _ in range(KILLS):
-        killed(MIGRATE, database, seconds=0.25)
+        killed(MIGRATE, database, lines=1, seconds=0.25)
 
         store = database.store()
         states.add(store.revision() if store.exists else None)
@@ -216,8 +216,8 @@ def test_a_killed_migration_is_all_or_nothing(database: Database) -> None:
     assert states <= {None, REVISION}
 
 
-def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]:
-    """Run a program on the database, kill it some time after its first line, and return its lines."""
+def killed(program: str, database: Database, *, lines: int = 2, seconds: float = 0.15) -> list[str]:
+    """Run a program on the database, kill it some time after its first lines, and return all of them."""
     with forks.Forked(
         [sys.executable, "-c", program, *where(database)],
         env=environment(database.settings),
@@ -225,7 +225,7 @@ def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]
         text=True,
     ) as process:
         assert process.stdout is not None
-        first = process.stdout.readline()
+        first = "".join(process.stdout.readline() for _ in range(lines))
         time.sleep(seeded.uniform(0, seconds))
         process.send_signal(signal.SIGKILL)
         rest = process.stdout.read()
