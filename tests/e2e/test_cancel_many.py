@@ -9,7 +9,6 @@ import pytest
 
 from tests.e2e.command import Warpcall
 from tests.servers import Server, running_server
-from tests.service.job_requests import BRIEF
 from warpcall import Client
 
 pytestmark = pytest.mark.slow
@@ -19,8 +18,11 @@ CASES = [{"shape": [8, n], "dtype": "F32", "params": {"dims": [1, 0]}} for n in 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server whose jobs are all of these tests, also where others use one that runs already."""
-    with running_server(BRIEF) as running:
+    """A server whose jobs are all of these tests, also where others use one that runs already.
+
+    Its jobs take minutes, so that none ends before it is cancelled.
+    """
+    with running_server() as running:
         yield running
 
 
@@ -43,7 +45,7 @@ def states(gpu: Client, *ids: str) -> set[str]:
 def test_several_ids_are_cancelled_though_one_of_them_is_unknown(
     gpu: Client, warpcall: Warpcall
 ) -> None:
-    a, b, left = submit(gpu), submit(gpu), submit(gpu)
+    left, a, b = submit(gpu), submit(gpu), submit(gpu)  # the first one keeps the device
 
     both = warpcall("cancel", a, "ffffffffffff", b)
     again = warpcall("cancel", a, b)
@@ -51,7 +53,7 @@ def test_several_ids_are_cancelled_though_one_of_them_is_unknown(
 
     assert both[0] == 1
     first, second, count = both[1].splitlines()
-    assert first.startswith(f"{a} is ")
+    assert first.startswith(f"{a} is cancelled; 0 of 20 cases measured")
     assert second.startswith(f"{b} is cancelled; 0 of 20 cases measured")
     assert count == "2 jobs cancelled"
     assert "ffffffffffff" in both[2]
