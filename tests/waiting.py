@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import psutil
 
@@ -30,6 +31,9 @@ def until(
         took_s = time.monotonic() - began
         assert took_s < timeout_s, what
         time.sleep(CHECK_EVERY_S if passes else max(CHECK_EVERY_S, took_s * SHARE_OF_WAIT))
+
+
+until_lasting = partial(until, passes=False)  # for what stays true once it is
 
 
 def lives(process: psutil.Process) -> bool:

@@ -7,18 +7,17 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests import waiting
 from tests.service.databases import Database, new_postgresql, postgres_cluster
 from tests.service.job_requests import BRIEF, ended, reached, submit
 from tests.service.jobs.test_two_servers import WAITS, measured_once, states
 from tests.slurm import Slurm, needs_slurm, slurm_cluster
+from tests.waiting import until_lasting as until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launchers/slurm/warpcall.sbatch"
@@ -28,7 +27,6 @@ BRIEF_TIME = ("--array=1", "--time=1", "--signal=B:CONT@1")
 SMALL = ("--cpus-per-task=1", "--mem=1M")
 
 pytestmark = [needs_slurm, pytest.mark.timeout(300), pytest.mark.slow]
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 
 class Allocation:

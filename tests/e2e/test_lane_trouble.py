@@ -9,14 +9,12 @@ import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 
 import httpx
 import numpy as np
 import pytest
 
 from bench.descriptors import held
-from tests import waiting
 from tests.e2e.test_survives import (
     IDENTITY,
     SMALL,
@@ -31,10 +29,10 @@ from tests.service.job_requests import JOB
 from tests.service.requests import log_of
 from tests.suspended import suspended
 from tests.waiting import lives
+from tests.waiting import until_lasting as until
 from warpcall import Client
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 
 @pytest.mark.parametrize("caller", ["a call", "a job", "a client that left"])

@@ -205,7 +205,6 @@ QUOTAS = [
 ELSEWHERE = {"user_max_artefact_bytes", "user_running_jobs"}
 
 
-@pytest.mark.slow
 def test_every_quota_is_in_the_table() -> None:
     assert {one.name for one in QUOTAS} | ELSEWHERE == set(names(BenchSettings))
 

@@ -39,7 +39,6 @@ def fetched(stored: StoredTensor[Any]) -> Any:
     return stored.get()
 
 
-@pytest.mark.slow
 def test_a_pickled_client_has_the_same_settings(gpu: Client) -> None:
     same, other = pickle.loads(pickle.dumps((gpu, AsyncClient("http://gpu-box:8000", api_key="k"))))
 

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.kernels.execution.thread_peer import UnstoppedPeer
 from warpcall_kernels.execution import frames
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess
 
 LATE = "the import of its source did not end within 0.05 s"
 
 
-class SlowPeer:
+class SlowPeer(UnstoppedPeer):
     """Imports torch at once, and its source never."""
-
-    pid = 0
-    prints = None
 
     def __init__(self) -> None:
         self.sock, self._theirs = socket.socketpair()
@@ -28,15 +26,6 @@ class SlowPeer:
     def _import(self) -> None:
         request = frames.receive(self._theirs, 10.0)
         frames.send(self._theirs, {"number": request["number"], "first": True})
-
-    def stop(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def cpu_us(self) -> float:
-        return 0.0
 
     def end(self) -> str:
         self._thread.join()

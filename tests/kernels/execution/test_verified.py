@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.kernels.execution.thread_peer import UnstoppedPeer
 from warpcall_kernels.execution import frames, verified
 from warpcall_kernels.execution.process import Deadlines, RemoteFailed, RemoteProcess
 from warpcall_kernels.execution.verified import PLAN_BYTES, VerifiedProcess
@@ -33,11 +34,8 @@ LARGE = "x" * (frames.MOST_BYTES + 1)
 FAILED = {"status": "cuda_error", "error": "an illegal address", "traceback": None}
 
 
-class Recorder:
+class Recorder(UnstoppedPeer):
     """A recorder that answers each request with what a function makes of it."""
-
-    pid = 0
-    prints: Any = None
 
     def __init__(self, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.sock, self._theirs = socket.socketpair()
@@ -63,12 +61,6 @@ class Recorder:
 
     def stop(self) -> None:
         self.stopped += 1
-
-    def resume(self) -> None:
-        pass
-
-    def cpu_us(self) -> float:
-        return 0.0
 
     def end(self) -> str:
         self._theirs.shutdown(socket.SHUT_RDWR)

@@ -13,10 +13,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
+from tests.kernels.execution.thread_peer import UnstoppedPeer
 from warpcall_kernels.execution.inputs import BufferLayout, layout_of
 from warpcall_kernels.execution.process import Deadlines, RemoteProcess
 from warpcall_kernels.execution.spec import CODES
@@ -31,10 +32,8 @@ HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
 LIMIT_S = 120.0
 
 
-class Peer:
+class Peer(UnstoppedPeer):
     """The process as `RemoteProcess` takes it."""
-
-    prints: BinaryIO | None = None
 
     def __init__(self) -> None:
         self.sock, theirs = socket.socketpair()
@@ -47,16 +46,6 @@ class Peer:
                 env=environment,
             )
         self.pid = self._process.pid
-
-    def stop(self) -> None:
-        """Nothing: it takes no time from others here."""
-
-    def resume(self) -> None:
-        """Nothing."""
-
-    def cpu_us(self) -> float:
-        """Not used."""
-        return 0.0
 
     def end(self) -> str:
         """End the process."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests import waiting
 from tests.service.databases import Database
 from tests.service.evaluations.test_evaluations import PATH, verdict
 from tests.service.job_requests import CASE, reached, show, submit
@@ -20,9 +18,9 @@ from tests.service.requests import problem_of
 from tests.service.uploads.requests import Lab, names, running_lab
 from tests.service.uploads.sources import SHORT, TRITON, WRONG
 from tests.service.uploads.test_verified_uploads import CUDA, CUDA_LAUNCHES
+from tests.waiting import until_lasting as until
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 BODY = {"op": "permute", "cases": [CASE], "baseline": "torch"}
 BROKEN = "def permute(x, dims:\n"

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.job_requests import (
@@ -43,6 +41,7 @@ from tests.service.job_requests import (
 from tests.service.requests import logged
 from tests.suspended import suspend
 from tests.waiting import lives
+from tests.waiting import until_lasting as until
 from warpcall_bench.jobs.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"
@@ -56,7 +55,6 @@ RUN = ["queued", "preparing", "waiting_gpu", "running"]
 END = ["finalizing", "succeeded"]
 
 pytestmark = [pytest.mark.parametrize("database", ["postgresql"], indirect=True), pytest.mark.slow]
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 
 @contextmanager

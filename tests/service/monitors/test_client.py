@@ -7,22 +7,21 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests import forks, waiting
+from tests import forks
 from tests.commands import COMMANDS
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF
 from tests.service.monitors.lab import add_runs
 from tests.service.monitors.series import quiet, times
+from tests.waiting import until_lasting as until
 from warpcall import AsyncClient, Client, InvalidInput, NewMonitor, NotFound
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 OPTIONS = ("--shape", "8x8", "--dtype", "f32", "--dims", "1,0", "--precision", "quick")

@@ -10,7 +10,6 @@ import signal
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from tests import waiting
 from tests.client.certificate import certificate, tls  # noqa: F401  # fixtures
 from tests.nginx import free_port
 from tests.servers import Server, running_server
@@ -28,12 +26,12 @@ from tests.service.monitors.lab import HOUR_S, JOB, add, add_runs, show
 from tests.service.monitors.receiver import Receiver
 from tests.service.monitors.series import quiet, times
 from tests.service.requests import log_of
+from tests.waiting import until_lasting as until
 from warpcall_bench.monitors import database as monitors
 from warpcall_bench.monitors.models import MonitorRequest
 from warpcall_service.identity import Caller, Role
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 STEP = times(quiet, 0, 12, 10, 1.05)
 USERS: dict[str, Role] = {"alice": "bench", "bob": "bench", "root": "admin"}

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client
 from tests.service.monitors.lab import HOUR_S, OFTEN, add, add_runs, show
+from tests.waiting import until_lasting as until
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 USERS = {"alice": "bench", "bob": "bench", "root": "admin", "caller": "call"}
 

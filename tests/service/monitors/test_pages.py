@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client
 from tests.service.monitors.lab import add, add_runs, show
 from tests.service.monitors.series import quiet, times
+from tests.waiting import until_lasting as until
 from warpcall_bench.monitors.tables import Monitor, MonitorDelivery
 from warpcall_service.store.times import now_ms
-
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 MARKUP = "<b>marmalade</b>"
 LOCAL = {"WARPCALL_WEBHOOK_HOSTS": "http://127.0.0.1:9", "WARPCALL_MONITOR_MIN_EVERY_S": "60"}

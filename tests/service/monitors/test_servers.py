@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import waiting
 from tests.servers import running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, CASE, client, ended, events, reached, submit
 from tests.service.monitors.lab import OFTEN, add, show
+from tests.waiting import until_lasting as until
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 ROOT = Path(__file__).parents[3]
 CASES = [{**CASE, "shape": [8, columns]} for columns in (9, 13)]

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,15 @@ import httpx
 import numpy as np
 import pytest
 
-from tests import waiting
 from tests.client.flavours import Flavour, flavour_named
 from tests.servers import Server
 from tests.service.databases import Database, Postgres, new_postgresql
 from tests.service.nodes.test_nodes import killed, node, states
+from tests.waiting import until_lasting as until
 from warpcall import AsyncClient, Client, InvalidInput, NodeGone, NotFound, TransportError
 from warpcall._blocking import run_now
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from tests import waiting
 from tests.service.databases import Database
 from tests.service.job_requests import CASE, client, ended, reached, show, submit
 from tests.service.job_rows import RUNNER
@@ -23,6 +21,7 @@ from tests.service.jobs.test_two_servers import WAITS, beside, has_logged, measu
 from tests.service.nodes.test_nodes import states as nodes_of
 from tests.service.stopped_lane import stopped_lane
 from tests.template import TEMPLATE
+from tests.waiting import until_lasting as until
 from warpcall import Client
 from warpcall_bench.jobs import queue
 from warpcall_bench.jobs.placement import Device
@@ -30,7 +29,6 @@ from warpcall_bench.jobs.tables import Job as Row
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 

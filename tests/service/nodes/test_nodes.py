@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
+from tests.waiting import until_lasting as until
 from warpcall import Client
 from warpcall_service.nodes import registry
 from warpcall_service.nodes.membership import Membership
@@ -30,7 +29,6 @@ from warpcall_service.nodes.tables import NodeRow
 from warpcall_service.store.database import Store
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 CLOCK = Path(__file__).parents[1] / "clock"
 DAY_MS = 86_400_000

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import socket
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests import waiting
 from tests.servers import running_server
 from tests.service.databases import Postgres, new_postgresql
 from tests.service.requests import well
+from tests.waiting import until_lasting as until
 from warpcall.devices import Device
 from warpcall_service.lanes.activity import STEPS
 from warpcall_service.nodes.remote_devices import RemoteDevices
-
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 FIELDS: dict[str, Any] = {
     "name": "cuda:0",

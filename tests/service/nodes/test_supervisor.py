@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import psutil
 import pytest
 
 from demo.server import COMMAND, Server
-from tests import forks, waiting
+from tests import forks
 from tests.app.oip.grpc_client import connected
 from tests.servers import running_server
 from tests.service.databases import environment
@@ -32,6 +31,7 @@ from tests.service.stopped_lane import stopped_lane
 from tests.suspended import suspended
 from tests.template import TEMPLATE, WORKER
 from tests.waiting import lives
+from tests.waiting import until_lasting as until
 from warpcall import Client
 from warpcall_service.http.listen import ServerError
 from warpcall_service.nodes.server_identity import ServerIdentity, own_url
@@ -39,7 +39,6 @@ from warpcall_service.settings import Settings
 from warpcall_service.supervisor.plan import plan_servers
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 TWO = {"WARPCALL_SERVERS": "2", "WARPCALL_DEVICES": "cpu", "WARPCALL_ARENA_BYTES": "16MiB"}

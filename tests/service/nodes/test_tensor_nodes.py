@@ -10,7 +10,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -18,17 +17,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tests import waiting
 from tests.servers import Server
 from tests.service.databases import Database, Postgres, new_postgresql
 from tests.service.nodes.test_nodes import FACTS, killed, node, states
 from tests.service.requests import SAFETENSORS, problem_of
 from tests.service.stored_tensors import X, get, put
+from tests.waiting import until_lasting as until
 from warpcall_service.nodes import registry
 from warpcall_service.nodes.registry import Beat
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 HEADERS = {"content-type": SAFETENSORS, "accept": SAFETENSORS}
 ALL = "/v1/tensors"

@@ -8,22 +8,20 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.requests import PERMUTE, SAFETENSORS, logged, metrics
 from tests.service.stalled import SETTINGS, at_start_of_python, ends, is_healthy, serves
+from tests.waiting import until_lasting as until
 from warpcall_service.store.database import Store, StoreError
 
 pytestmark = pytest.mark.slow
-until = partial(waiting.until, passes=False)  # what is waited for here lasts
 
 CROWD = 20
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
